@@ -1,0 +1,42 @@
+# Everything sets itself up: Python 3.11 or newer, make and the package registries are enough.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test lint types imports check clean
+
+help:
+	@echo 'make demo    see a gated workflow from the first call to the last'
+	@echo 'make test    run the tests'
+	@echo 'make check   everything that CI checks: lint, types, imports, tests'
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("needs Python 3.11 or newer: make PYTHON=/path/to/python3" if sys.version_info < (3, 11) else 0)'
+	@$(PY) -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	$(PY) -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(PY) -m pip install -q -c constraints.txt -e '.[cli,fastmcp]' --group dev
+	@touch $@
+
+demo: setup
+	@$(VENV)/bin/mcpfusion demo
+
+test: setup
+	$(PY) -m pytest
+
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: setup
+	$(PY) -m pyright
+
+imports: setup
+	$(VENV)/bin/lint-imports
+
+check: lint types imports test
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
