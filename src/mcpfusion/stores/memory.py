@@ -1,0 +1,144 @@
+"""Stores in this process's memory: for tests, for trying things out, for workflows that may end with it."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from threading import Lock
+
+from .codec import check_key, check_write, decode_step, decode_workflow, encode_step, encode_workflow
+from .protocol import FsmSnapshot, Step, Workflow
+
+_Key = tuple[str, str]
+
+
+class InMemoryFsmStateStore:
+    """The small protocol over a dict."""
+
+    def __init__(self) -> None:
+        self._snapshots: dict[str, FsmSnapshot] = {}
+
+    async def load(self, handle: str) -> FsmSnapshot | None:
+        """Return what was last saved under `handle`, or None."""
+        return self._snapshots.get(handle)
+
+    async def save(self, handle: str, snapshot: FsmSnapshot) -> None:
+        """Keep `snapshot` under `handle`."""
+        self._snapshots[handle] = snapshot
+
+
+@dataclass(slots=True)
+class _Entry:
+    version: int
+    state: str
+    record: str
+    steps: list[str] = field(default_factory=list[str])
+
+
+class MemoryStore:
+    """A `VersionedFsmStateStore` that ends with the process.
+
+    Records are kept as the JSON text that the engines on disk keep, so that what works here works there and
+    nobody holds a piece of the store's own data. Safe to use from several threads and event loops.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._entries: dict[_Key, _Entry] = {}
+        self._states: dict[str, Counter[str]] = {}
+        self._order: list[_Key] | None = None
+
+    async def read(self, scope: str, handle: str) -> Workflow | None:
+        """See `VersionedFsmStateStore.read`."""
+        check_key(scope, handle)
+        with self._lock:
+            entry = self._entries.get((scope, handle))
+        return None if entry is None else decode_workflow(entry.record, scope, handle)
+
+    async def write(self, workflow: Workflow, *, expected_version: int, step: Step | None = None) -> bool:
+        """See `VersionedFsmStateStore.write`. Raises ValueError for a write that contradicts itself."""
+        check_key(workflow.scope, workflow.handle)
+        check_write(workflow, expected_version, step)
+        key = (workflow.scope, workflow.handle)
+        new = _Entry(workflow.version, workflow.state, encode_workflow(workflow))
+        line = None if step is None else encode_step(step)
+        with self._lock:
+            old = self._entries.get(key)
+            if (0 if old is None else old.version) != expected_version:
+                return False
+            if old is None:
+                self._order = None
+            else:
+                new.steps = old.steps
+            self._entries[key] = new
+            self._count(workflow.scope, None if old is None else old.state, workflow.state)
+            if line is not None:
+                new.steps.append(line)
+        return True
+
+    async def states_in_use(self, scope: str) -> Sequence[str]:
+        """See `VersionedFsmStateStore.states_in_use`."""
+        with self._lock:
+            return sorted(self._states.get(scope, ()))
+
+    async def list_workflows(
+        self,
+        *,
+        scope: str | None = None,
+        state: str | None = None,
+        in_doubt_at: float | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[Workflow]:
+        """See `VersionedFsmStateStore.list_workflows`."""
+        found: list[Workflow] = []
+        for key, entry in self._from(after):
+            if len(found) >= limit:
+                break
+            if (scope is not None and key[0] != scope) or (state is not None and entry.state != state):
+                continue
+            workflow = decode_workflow(entry.record, *key)
+            if in_doubt_at is None or _in_doubt(workflow, in_doubt_at):
+                found.append(workflow)
+        return found
+
+    async def find(self, handle: str) -> Sequence[Workflow]:
+        """See `VersionedFsmStateStore.find`."""
+        named = ((key, entry) for key, entry in self._from(None) if key[1] == handle)
+        return [decode_workflow(entry.record, *key) for key, entry in islice(named, 100)]
+
+    async def history(self, scope: str, handle: str, *, limit: int = 1000) -> Sequence[Step]:
+        """See `VersionedFsmStateStore.history`."""
+        check_key(scope, handle)
+        with self._lock:
+            entry = self._entries.get((scope, handle))
+            lines = [] if entry is None or limit <= 0 else entry.steps[-limit:]
+        return [decode_step(line, scope, handle) for line in lines]
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to let go of."""
+
+    def _from(self, after: _Key | None) -> Iterator[tuple[_Key, _Entry]]:
+        with self._lock:
+            if self._order is None:
+                self._order = sorted(self._entries)
+            order = self._order
+        # The list is replaced when it changes, never altered, and no key is ever removed.
+        for at in range(0 if after is None else bisect_right(order, after), len(order)):
+            yield order[at], self._entries[order[at]]
+
+    def _count(self, scope: str, before: str | None, now: str) -> None:
+        if before == now:
+            return
+        states = self._states.setdefault(scope, Counter())
+        states[now] += 1
+        if before is not None:
+            states[before] -= 1
+            if not states[before]:
+                del states[before]
+
+
+def _in_doubt(workflow: Workflow, at: float) -> bool:
+    claim = workflow.claim
+    return claim is not None and (claim.in_doubt or claim.lease_until < at)
