@@ -16,11 +16,20 @@ _Check = tuple[str, Callable[[Any], bool]]
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, str) and (value.isascii() or _is_unicode(value))
+
+
+def _is_unicode(value: str) -> bool:
+    # A lone surrogate, which JSON can spell ("\ud800"), is a str that no engine's text column takes.
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_text_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, str)
+    return value is None or _is_text(value)
 
 
 def _is_count(value: Any) -> bool:
@@ -40,8 +49,8 @@ def _one_of(literal: Any) -> _Check:
     return f"one of {', '.join(allowed)}", lambda value: isinstance(value, str) and value in allowed
 
 
-_TEXT: _Check = ("a string", _is_text)
-_TEXT_OR_NONE: _Check = ("a string or null", _is_text_or_none)
+_TEXT: _Check = ("Unicode text", _is_text)
+_TEXT_OR_NONE: _Check = ("Unicode text or null", _is_text_or_none)
 _COUNT: _Check = ("a whole number from 0 up", _is_count)
 _NUMBER: _Check = ("a finite number", _is_number)
 _FLAG: _Check = ("true or false", lambda value: isinstance(value, bool))
@@ -104,13 +113,10 @@ def check_key(scope: str, handle: str) -> None:
     """Refuse a scope or handle that is not Unicode text.
 
     Raises:
-        StoreError: A lone surrogate, which no engine can keep.
+        StoreError: It holds a lone surrogate, which no engine can keep.
     """
-    try:
-        scope.encode()
-        handle.encode()
-    except UnicodeEncodeError:
-        raise StoreError(f"workflow {_name(scope, handle)}: the name is not valid Unicode text") from None
+    if not (_is_text(scope) and _is_text(handle)):
+        raise StoreError(f"workflow {_name(scope, handle)}: its name is no Unicode text")
 
 
 def check_write(workflow: Workflow, expected_version: int, step: Step | None) -> None:
@@ -143,8 +149,8 @@ def encode_workflow(workflow: Workflow) -> str:
     return _dump(record, where)
 
 
-def decode_workflow(text: str | bytes, scope: str, handle: str) -> Workflow:
-    """Return the workflow that `encode_workflow` wrote for this scope and handle.
+def decode_workflow(text: str | bytes, scope: str, handle: str, version: int) -> Workflow:
+    """Return the workflow that `encode_workflow` wrote for this scope, handle and version.
 
     Raises:
         StoreError: The text is not such a record. Names scope, handle and field, and quotes no value.
@@ -152,7 +158,7 @@ def decode_workflow(text: str | bytes, scope: str, handle: str) -> Workflow:
     where = f"workflow {_name(scope, handle)}"
     record = _load(text, where)
     _check(record, _WORKFLOW, where, "")
-    _check_owner(record, scope, handle, where)
+    _check_place(record, where, scope=scope, handle=handle, version=version)
     if record["claim"] is not None:
         _check(record["claim"], _CLAIM, where, "claim.")
         record["claim"] = Claim(**record["claim"])
@@ -175,7 +181,7 @@ def decode_step(text: str | bytes, scope: str, handle: str) -> Step:
     where = f"history of {_name(scope, handle)}"
     record = _load(text, where)
     _check(record, _STEP, where, "")
-    _check_owner(record, scope, handle, where)
+    _check_place(record, where, scope=scope, handle=handle)
     return Step(**record)
 
 
@@ -201,10 +207,10 @@ def _check(record: Any, checks: Mapping[str, _Check], where: str, prefix: str) -
         raise StoreError(f"{where}: unknown field {prefix}{extra} (written by a newer version?)")
 
 
-def _check_owner(record: Mapping[str, Any], scope: str, handle: str, where: str) -> None:
-    for field, key in (("scope", scope), ("handle", handle)):
-        if record[field] != key:
-            raise StoreError(f"{where}: field {field} names another workflow")
+def _check_place(record: Mapping[str, Any], where: str, **place: str | int) -> None:
+    for field, value in place.items():
+        if record[field] != value:
+            raise StoreError(f"{where}: field {field} is not that of the place where the record is kept")
 
 
 def _mapping(value: Any) -> Any:

@@ -54,7 +54,7 @@ class MemoryStore:
         check_key(scope, handle)
         with self._lock:
             entry = self._entries.get((scope, handle))
-        return None if entry is None else decode_workflow(entry.record, scope, handle)
+        return None if entry is None else decode_workflow(entry.record, scope, handle, entry.version)
 
     async def write(self, workflow: Workflow, *, expected_version: int, step: Step | None = None) -> bool:
         """See `VersionedFsmStateStore.write`. Raises ValueError for a write that contradicts itself."""
@@ -98,7 +98,7 @@ class MemoryStore:
                 break
             if (scope is not None and key[0] != scope) or (state is not None and entry.state != state):
                 continue
-            workflow = decode_workflow(entry.record, *key)
+            workflow = decode_workflow(entry.record, *key, entry.version)
             if in_doubt_at is None or _in_doubt(workflow, in_doubt_at):
                 found.append(workflow)
         return found
@@ -106,7 +106,7 @@ class MemoryStore:
     async def find(self, handle: str) -> Sequence[Workflow]:
         """See `VersionedFsmStateStore.find`."""
         named = ((key, entry) for key, entry in self._from(None) if key[1] == handle)
-        return [decode_workflow(entry.record, *key) for key, entry in islice(named, 100)]
+        return [decode_workflow(entry.record, *key, entry.version) for key, entry in islice(named, 100)]
 
     async def history(self, scope: str, handle: str, *, limit: int = 1000) -> Sequence[Step]:
         """See `VersionedFsmStateStore.history`."""

@@ -13,12 +13,13 @@ from anyio import CancelScope, CapacityLimiter, Lock, to_thread
 from anyio.lowlevel import RunVar
 
 from .codec import check_key, check_write, decode_step, decode_workflow, encode_step, encode_workflow
-from .protocol import Step, StoreError, Workflow
+from .protocol import Step, Workflow
 from .sqlite_file import SqliteFile
 
 _READERS = 4
 
-_READ = "SELECT record FROM workflow WHERE scope = ? AND handle = ?"
+_LIST = "SELECT record, scope, handle, version FROM workflow"
+_READ = f"{_LIST} WHERE scope = ? AND handle = ?"
 _INSERT = """
 INSERT INTO workflow (version, state, doubtful_from, record, scope, handle)
 VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
@@ -38,7 +39,7 @@ WITH RECURSIVE used (state) AS (
 )
 SELECT state FROM used WHERE state IS NOT NULL
 """
-_FIND = "SELECT scope, handle, record FROM workflow WHERE handle = ? ORDER BY scope LIMIT 100"
+_FIND = f"{_LIST} WHERE handle = ? ORDER BY scope LIMIT 100"
 _HISTORY = "SELECT record FROM step WHERE scope = ? AND handle = ? ORDER BY number DESC LIMIT ?"
 
 
@@ -97,12 +98,12 @@ class SqliteStore:
         """See `VersionedFsmStateStore.read`."""
         check_key(scope, handle)
         rows = await self._select(_READ, (scope, handle))
-        return decode_workflow(rows[0][0], scope, handle) if rows else None
+        return decode_workflow(*rows[0]) if rows else None
 
     async def write(self, workflow: Workflow, *, expected_version: int, step: Step | None = None) -> bool:
         """See `VersionedFsmStateStore.write`. Raises ValueError for a write that contradicts itself.
 
-        A write whose caller is cancelled happens whole or not at all, and not later.
+        A write whose caller is cancelled happens whole or not at all.
         """
         check_write(workflow, expected_version, step)
         request = _request(workflow, expected_version, step)
@@ -117,7 +118,7 @@ class SqliteStore:
             request.withdrawn = True
         if isinstance(request.outcome, bool):
             return request.outcome
-        raise self._file.explain(request.outcome or StoreError("the write was not carried out"))
+        raise self._file.explain(request.outcome or RuntimeError("the write was not carried out"))
 
     async def states_in_use(self, scope: str) -> Sequence[str]:
         """See `VersionedFsmStateStore.states_in_use`."""
@@ -145,16 +146,16 @@ class SqliteStore:
             filters.append(("(scope, handle) > (?, ?)", after))
         where = f"WHERE {' AND '.join(sql for sql, _ in filters)}" if filters else ""
         # Only the constants above are put together; every value is bound.
-        query = f"SELECT scope, handle, record FROM workflow {where} ORDER BY scope, handle LIMIT ?"  # noqa: S608
+        query = f"{_LIST} {where} ORDER BY scope, handle LIMIT ?"
         values = [value for _, bound in filters for value in bound]
         rows = await self._select(query, (*values, max(limit, 0)))
-        return [decode_workflow(record, scope, handle) for scope, handle, record in rows]
+        return [decode_workflow(*row) for row in rows]
 
     async def find(self, handle: str) -> Sequence[Workflow]:
         """See `VersionedFsmStateStore.find`."""
         check_key("", handle)
         rows = await self._select(_FIND, (handle,))
-        return [decode_workflow(record, scope, handle) for scope, handle, record in rows]
+        return [decode_workflow(*row) for row in rows]
 
     async def history(self, scope: str, handle: str, *, limit: int = 1000) -> Sequence[Step]:
         """See `VersionedFsmStateStore.history`."""
@@ -185,7 +186,7 @@ class SqliteStore:
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise self._file.explain(StoreError(f"SQLite store {str(self._file.path)!r}: it was closed"))
+            raise self._file.error("was closed", "make a new store")
         if self._file.connections:
             self._file.check_unmoved()
 

@@ -103,15 +103,15 @@ class SqliteFile:
             StoreError: The file was moved, deleted or replaced, or the process was forked.
         """
         if os.getpid() != self._process:
-            raise self._error("was opened before this process was forked", "make the store after the fork")
+            raise self.error("was opened before this process was forked", "make the store after the fork")
         try:
             found = os.stat(self.path)
         except OSError as error:
-            raise self._error(f"is gone ({error.strerror})", "put it back and restart") from error
+            raise self.error(f"is gone ({error.strerror})", "put it back and restart") from error
         if self._identity is None:
             self._identity = (found.st_dev, found.st_ino)
         elif self._identity != (found.st_dev, found.st_ino):
-            raise self._error("was replaced by another file while in use", "restart this process")
+            raise self.error("was replaced by another file while in use", "restart this process")
 
     def explain(self, error: Exception) -> StoreError:
         """Return the StoreError, one line with a remedy, for what went wrong in the engine."""
@@ -119,20 +119,21 @@ class SqliteFile:
             return error
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         reason = " ".join(str(error).split()) or type(error).__name__
-        return self._error(reason, _REMEDIES.get(code, ""))
+        return self.error(reason, _REMEDIES.get(code, ""))
 
-    def _error(self, reason: str, remedy: str) -> StoreError:
+    def error(self, reason: str, remedy: str) -> StoreError:
+        """Return a StoreError of one line that names the file."""
         return StoreError(f"SQLite store {str(self.path)!r}: {reason}" + (f"; {remedy}" if remedy else ""))
 
     def _check_place(self) -> None:
         if "\0" in str(self.path):
-            raise self._error("a path cannot hold a NUL character", "name another file")
+            raise self.error("a path cannot hold a NUL character", "name another file")
         if not self.path.parent.is_dir():
-            raise self._error("its folder does not exist", f"create {str(self.path.parent)!r} first")
+            raise self.error("its folder does not exist", f"create {str(self.path.parent)!r} first")
         if self.path.is_dir():
-            raise self._error("is a folder", "name a file in it")
+            raise self.error("is a folder", "name a file in it")
         if self._identity is None and not self._create and not self.path.exists():
-            raise self._error("there is no such file", "check the path")
+            raise self.error("there is no such file", "check the path")
         if self._identity is not None:
             self.check_unmoved()
 
@@ -141,14 +142,14 @@ class SqliteFile:
         version = _pragma(connection, "user_version")
         if application == APPLICATION_ID:
             if version != SCHEMA_VERSION:
-                raise self._error(
+                raise self.error(
                     f"has schema version {version}, this mcpfusion reads version {SCHEMA_VERSION}",
                     "upgrade mcpfusion, or name another file",
                 )
             return False
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if application or version or tables:
-            raise self._error("is the database of another application", "name a file of its own")
+            raise self.error("is the database of another application", "name a file of its own")
         return True
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
@@ -163,7 +164,7 @@ class SqliteFile:
                 time.sleep(0.005)
                 continue
             if mode != "wal":
-                raise self._error(f"its file system allows no WAL (mode {mode})", "put it on a local disk")
+                raise self.error(f"its file system allows no WAL (mode {mode})", "put it on a local disk")
         connection.execute("PRAGMA synchronous = FULL")
         # macOS: without it fsync() leaves the data in the disk's own cache. Does nothing elsewhere.
         connection.execute("PRAGMA fullfsync = ON")
