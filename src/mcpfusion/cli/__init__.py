@@ -1,0 +1,1 @@
+"""The `mcpfusion` command. One module per command."""

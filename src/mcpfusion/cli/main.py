@@ -1,0 +1,55 @@
+"""The entry of the `mcpfusion` command: exit codes, and every error in one line.
+
+Exit codes: 0 it went well; 1 it was refused or failed; 2 the command was used wrongly.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+EXTRA = frozenset({"click", "rich", "watchfiles"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with `arguments` (default: the process's own) and return its exit code."""
+    try:
+        return _run(arguments)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in EXTRA:
+            raise
+        return _fail(f'this command needs {error.name}: pip install "mcpfusion[cli]"')
+    except BrokenPipeError:
+        # The reader has seen enough. What is still buffered would raise again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    import click
+    from click.exceptions import NoArgsIsHelpError
+
+    from mcpfusion.cli.app import app
+
+    try:
+        code = app.main(arguments, prog_name="mcpfusion", standalone_mode=False)
+        sys.stdout.flush()
+    except NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "mcpfusion"
+        return _fail(f"{error.format_message()} (see '{where} --help')", error.exit_code)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except click.Abort:
+        return _fail("aborted")
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int = 1) -> int:
+    sys.stderr.write(f"mcpfusion: {' '.join(message.split())}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

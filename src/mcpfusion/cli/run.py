@@ -1,0 +1,140 @@
+"""`mcpfusion run`: run the server that a Python file makes."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mcpfusion.cli import load
+
+_USUAL = ("server", "mcp", "app", "f", "fusion")
+_WATCHED = (".json", ".yaml", ".yml")
+
+
+@click.command(short_help="Run the server that a Python file makes.")
+@click.argument("target", metavar="FILE[:OBJECT]")
+@click.option(
+    "--transport",
+    type=click.Choice(["stdio", "http"]),
+    default="stdio",
+    show_default=True,
+    help="How clients reach it.",
+)
+@click.option("--host", default=None, help="Address to listen on, with http.  [default: 127.0.0.1]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="Port to listen on, with http; 0: a free one.  [default: 8000]",
+)
+@click.option(
+    "--store", metavar="URL", default=None, help="Where workflows are kept, instead of what the file says."
+)
+@click.option("--reload", is_flag=True, help="Start again when a file beside FILE changes, with http.")
+def run(
+    target: str, transport: str, host: str | None, port: int | None, store: str | None, reload: bool
+) -> None:
+    """Run the server that FILE makes.
+
+    FILE is a Python file, or the dotted name of a module. OBJECT is a server or a Fusion in it; without it,
+    the only one there, or else the one called server, mcp or app. The file is executed under its own name, so
+    what stands below "if __name__ == '__main__'" does not run.
+
+    \b
+    Examples:
+      mcpfusion run server.py
+      mcpfusion run server.py:server --transport http --port 8000
+      mcpfusion run shop.server --transport http --store sqlite:///shop.db
+      mcpfusion run server.py --transport http --reload
+
+    \b
+    Exit codes: 0 the server ended or was interrupted, 1 it could not be loaded or started, 2 wrong usage.
+    """
+    if transport == "stdio":
+        if reload:
+            raise click.UsageError(
+                "--reload needs --transport http: over stdio the client would lose its session"
+            )
+        if host is not None or port is not None:
+            raise click.UsageError("--host and --port need --transport http")
+    where = (
+        {"host": host or "127.0.0.1", "port": 8000 if port is None else port} if transport == "http" else {}
+    )
+    if reload:
+        _watch(target, transport, where, store)
+    else:
+        serve(target, transport, where, store)
+
+
+def serve(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
+    """Load the server and run it until it ends or is interrupted.
+
+    Raises:
+        click.ClickException: It could not be loaded or started.
+    """
+    server = _server(target, store)
+    # On stderr, since over stdio the protocol owns stdout; nothing when the file has set up its own logging.
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    try:
+        server.run(transport, **where)
+    except KeyboardInterrupt:
+        return
+    except OSError as error:
+        raise click.ClickException(f"cannot serve: {error}") from error
+
+
+def _server(target: str, store: str | None) -> Any:
+    name, wanted = load.split(target)
+    module = load.load(name)
+    # A file that makes a server has a Fusion as well, and means the server.
+    has_one = wanted is None and any(_server_of(value) for value in vars(module).values())
+    found = load.find(module, wanted, _server_of if has_one else _source_of, what="server", usual=_USUAL)
+    try:
+        if _server_of(found):
+            if store is not None:
+                found.use_store(store)
+            return found
+        return found.server() if store is None else found.server(store=store)
+    except Exception as error:
+        raise click.ClickException(f"cannot make the server: {error}") from error
+
+
+def _server_of(value: Any) -> Any:
+    # Told by what it can do, so that nothing of the SDK is imported for this.
+    is_server = not isinstance(value, type) and hasattr(value, "lowlevel") and hasattr(value, "run")
+    return value if is_server else None
+
+
+def _source_of(value: Any) -> Any:
+    from mcpfusion import Fusion
+
+    return value if isinstance(value, Fusion) else _server_of(value)
+
+
+def _watch(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
+    from watchfiles import PythonFilter, run_process
+
+    path = load.source(load.split(target)[0])
+    run_process(
+        path.parent if path else Path.cwd(),
+        target=_serve_again,
+        args=(target, transport, where, store),
+        watch_filter=PythonFilter(extra_extensions=_WATCHED),
+        callback=lambda changes: click.echo(
+            f"mcpfusion: {_changed(changes)} changed, starting again", err=True
+        ),
+        debounce=300,
+    )
+
+
+def _changed(changes: set[Any]) -> str:
+    return ", ".join(sorted({Path(path).name for _, path in changes}))
+
+
+def _serve_again(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
+    try:
+        serve(target, transport, where, store)
+    except click.ClickException as error:
+        # The next change may mend it, so the watcher stays.
+        click.echo(f"mcpfusion: {' '.join(error.format_message().split())}", err=True)
