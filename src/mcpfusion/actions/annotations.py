@@ -1,0 +1,114 @@
+"""Reading annotations: names in strings, what is behind `Annotated` and aliases, and their JSON Schema."""
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, NewType, Union, cast, get_args, get_origin, get_type_hints
+
+import typing_extensions as te
+from pydantic.json_schema import GenerateJsonSchema
+
+_QUALIFIERS = (te.Required, te.NotRequired, te.ReadOnly)
+
+
+class PlainSchema(GenerateJsonSchema):
+    """JSON Schema without the titles that repeat each field's name; a title that somebody wrote stays."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """A default or a value that JSON cannot say is left out of the schema; there is nobody to warn."""
+
+
+class NamesOf:
+    """The names that a function's annotations may use: its module's, its closure's, and those of the function that
+    is being run to define it, where the types of an example or a test live."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._globals: dict[str, Any] = getattr(fn, "__globals__", {})
+        self._locals: dict[str, Any] = {}
+        code = getattr(fn, "__code__", None)
+        if code is None or "<locals>" not in getattr(fn, "__qualname__", ""):
+            return
+        frame = inspect.currentframe()
+        while frame is not None and code not in frame.f_code.co_consts:
+            frame = frame.f_back
+        self._locals = {**(frame.f_locals if frame else {}), **_closure(fn)}
+
+    def resolve(self, annotation: Any) -> Any:
+        """Return the annotation with every name in it looked up; raises NameError and whatever evaluation raises."""
+        if annotation is inspect.Parameter.empty:
+            return annotation
+        holder = types.SimpleNamespace(__annotations__={"it": annotation})
+        return get_type_hints(cast(Any, holder), self._globals, self._locals, include_extras=True)["it"]
+
+
+def _closure(fn: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, cell in zip(getattr(fn, "__code__").co_freevars, getattr(fn, "__closure__") or (), strict=False):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            # Not assigned yet.
+            continue
+    return found
+
+
+def unwrapped(annotation: Any) -> Iterator[Any]:
+    """Yield the plain types of an annotation: members of unions, without `Annotated`, aliases and NewTypes."""
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        elif isinstance(annotation, te.TypeAliasType):
+            annotation = annotation.__value__
+        elif isinstance(annotation, NewType):
+            annotation = annotation.__supertype__
+        else:
+            break
+    if get_origin(annotation) in (Union, types.UnionType):
+        for member in get_args(annotation):
+            yield from unwrapped(member)
+    else:
+        yield annotation
+
+
+def portable(annotation: Any) -> Any:
+    """Return the annotation with each `typing.TypedDict` in it replaced by its `typing_extensions` twin, which is
+    the one that pydantic can read before Python 3.12."""
+    return annotation if sys.version_info >= (3, 12) else _portable(annotation, ())
+
+
+def _portable(annotation: Any, inside: tuple[Any, ...]) -> Any:
+    if te.is_typeddict(annotation):
+        if type(annotation).__module__ != "typing" or annotation in inside:
+            return annotation
+        return _twin(annotation, (*inside, annotation))
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is None or origin is te.Literal:
+        return annotation
+    if origin is Annotated:
+        return Annotated[(_portable(args[0], inside), *args[1:])]
+    changed = tuple(_portable(arg, inside) if not isinstance(arg, list) else arg for arg in args)
+    if changed == args:
+        return annotation
+    return Union[changed] if origin in (Union, types.UnionType) else origin[changed]  # noqa: UP007
+
+
+def _twin(annotation: Any, inside: tuple[Any, ...]) -> Any:
+    items: dict[str, Any] = {}
+    for name, hint in get_type_hints(annotation, include_extras=True).items():
+        required = name in annotation.__required_keys__
+        while get_origin(hint) in _QUALIFIERS:
+            required = {te.Required: True, te.NotRequired: False}.get(get_origin(hint), required)
+            hint = get_args(hint)[0]
+        hint = _portable(hint, inside)
+        items[name] = te.Required[hint] if required else te.NotRequired[hint]
+    twin = cast("Callable[[str, dict[str, Any]], Any]", te.TypedDict)(annotation.__name__, items)
+    for attribute in ("__doc__", "__module__", "__qualname__", "__pydantic_config__"):
+        if hasattr(annotation, attribute):
+            setattr(twin, attribute, getattr(annotation, attribute))
+    return twin
+
+

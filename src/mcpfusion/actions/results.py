@@ -1,0 +1,125 @@
+"""The result of a call, in the shape in which it goes over the wire."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from pydantic_core import to_jsonable_python
+
+from .errors import ResultError
+
+_compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The result of a call (MCP: `CallToolResult`).
+
+    Attributes:
+        content: Content blocks as they go over the wire.
+        structured: The structured content, or None when there is none.
+        is_error: True when the call failed; the content then says why.
+        meta: The result's `_meta`, or None.
+    """
+
+    content: list[dict[str, Any]]
+    structured: Any = None
+    is_error: bool = False
+    meta: dict[str, Any] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the members of a `tools/call` result; what is not set is left out."""
+        wire: dict[str, Any] = {"content": self.content}
+        if self.structured is not None:
+            wire["structuredContent"] = self.structured
+        if self.is_error:
+            wire["isError"] = True
+        if self.meta:
+            wire["_meta"] = self.meta
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "ToolResult":
+        """Return the result that the members of a `tools/call` result describe."""
+        return cls(
+            content=list(wire.get("content") or ()),
+            structured=wire.get("structuredContent"),
+            is_error=bool(wire.get("isError")),
+            meta=dict(wire["_meta"]) if wire.get("_meta") else None,
+        )
+
+    def with_meta(self, entries: Mapping[str, Any]) -> "ToolResult":
+        """Return this result with `entries` added to its `_meta`."""
+        return replace(self, meta={**(self.meta or {}), **entries})
+
+
+def text(value: str) -> dict[str, Any]:
+    """Return a text block. Lone surrogates, which no JSON message can carry, become question marks."""
+    if not value.isascii():
+        value = value.encode("utf-8", "replace").decode()
+    return {"type": "text", "text": value}
+
+
+def structured_result(data: Any) -> ToolResult:
+    """Return `data` as structured content, with its JSON text as content for clients that read only that.
+
+    The text is what the MCP specification asks of servers for backwards compatibility.
+
+    Raises:
+        ResultError: `data` is not JSON: NaN, infinity, lone surrogates, or nested beyond reason.
+    """
+    try:
+        encoded = _compact(data)
+        if not encoded.isascii():
+            encoded.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ResultError(f"the result is not JSON: {error}") from error
+    return ToolResult([{"type": "text", "text": encoded}], data)
+
+
+def error_result(code: str | None, message: str, data: Mapping[str, Any] | None = None) -> ToolResult:
+    """Return a failed result: `CODE: message` as text, and code, message and `data` as structured content.
+
+    `data` that is not JSON is left out: an answer that reports a failure must not fail itself.
+    """
+    head: dict[str, Any] = {"code": code, "message": message} if code else {"message": message}
+    line = text(f"{code}: {message}" if code else message)
+    head["message"] = text(message)["text"]
+    try:
+        extra = cast(dict[str, Any], to_jsonable_python(dict(data))) if data else {}
+        structured: Any = structured_result({**head, **{k: v for k, v in extra.items() if k not in head}}).structured
+    except (ResultError, TypeError, ValueError, RecursionError):
+        structured = head
+    return ToolResult([line], structured, is_error=True)
+
+
+def _required(block: Mapping[str, Any]) -> Iterator[bool]:
+    match block.get("type"):
+        case "text":
+            yield isinstance(block.get("text"), str)
+        case "image" | "audio":
+            yield isinstance(block.get("data"), str)
+            yield isinstance(block.get("mimeType"), str)
+        case "resource_link":
+            yield isinstance(block.get("uri"), str)
+            yield isinstance(block.get("name"), str)
+        case "resource":
+            yield isinstance(block.get("resource"), Mapping)
+        case _:
+            yield False
+
+
+def as_block(value: Any) -> dict[str, Any] | None:
+    """Return `value` as a wire content block when it is one: a dict, or a model object of the MCP types.
+
+    A `type` alone does not make a block: what the specification requires of that type must be there too, so that
+    a user's own `{"type": "image", "id": 7}` stays data.
+    """
+    block: Any = value
+    if not isinstance(value, Mapping):
+        if not hasattr(value, "model_dump") or not isinstance(getattr(value, "type", None), str):
+            return None
+        block = value.model_dump(by_alias=True, mode="json", exclude_none=True)
+    block = dict(cast(Mapping[str, Any], block))
+    return block if all(_required(block)) else None
