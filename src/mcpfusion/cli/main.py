@@ -1,27 +1,32 @@
 """The entry of the `mcpfusion` command: exit codes, and every error in one line.
 
 Exit codes: 0 it went well; 1 it was refused or failed; 2 the command was used wrongly.
+With MCPFUSION_TRACEBACK=1 in the environment an error's traceback is printed as well.
 """
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
-EXTRA = frozenset({"click", "rich", "watchfiles"})
+_EXTRA = frozenset({"click", "rich", "watchfiles"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: the process's own) and return its exit code."""
     try:
         return _run(arguments)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in EXTRA:
-            raise
-        return _fail(f'this command needs {error.name}: pip install "mcpfusion[cli]"')
     except BrokenPipeError:
-        # The reader has seen enough. What is still buffered would raise again when the interpreter ends.
+        # As click does where it notices. What is still buffered would raise again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 1
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except Exception as error:
+        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        if missing in _EXTRA:
+            return _fail(f'this needs {missing}: pip install "mcpfusion[cli]"')
+        return _fail(f"{type(error).__name__}: {error}")
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -47,6 +52,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _fail(message: str, code: int = 1) -> int:
+    if os.environ.get("MCPFUSION_TRACEBACK"):
+        traceback.print_exc()
     sys.stderr.write(f"mcpfusion: {' '.join(message.split())}\n")
     return code
 

@@ -29,9 +29,9 @@ def resolve(
 ) -> None:
     """End a step that is in doubt: a call that began, and of which nobody knows how it ended.
 
-    --done: its effect happened. The workflow moves as if the call had succeeded, and a repeat of the call does
-    not run it again. --not-done: its effect did not happen. The workflow stays where it is, and the step can
-    be called again. Find out first which it is: "mcpfusion workflows show" prints the step's idempotency key.
+    --done: its effect happened. The workflow moves as if the call had succeeded, and a repeat of the call
+    does not run it again. --not-done: its effect did not happen. The workflow stays where it is, and the step
+    can be called again. Find out first which it is: "mcpfusion workflows show" prints its idempotency key.
 
     \b
     Examples:
