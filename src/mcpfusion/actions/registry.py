@@ -3,9 +3,16 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from .action import Action
 from .errors import RegistrationError
+
+if TYPE_CHECKING:
+    from mcpfusion.gate.gate import StateMachineGate
+    from mcpfusion.wire.attachment import Attachment, Store
+
+    from .middleware import Middleware
 
 SEPARATORS = (".", "_", "__", "-", "/")
 
@@ -77,3 +84,31 @@ class ActionRegistry:
     def tool_name(self, action: Action) -> str:
         """Return the name under which an action is a tool."""
         return action.name.replace(".", self._separator)
+
+    def attach_to_server(
+        self,
+        server: Any,
+        *,
+        fsm: "StateMachineGate | None" = None,
+        fsm_store: "Store" = "memory://",
+        middleware: "Iterable[Middleware]" = (),
+        **options: Any,
+    ) -> "Attachment":
+        """Add the actions to a server. The tools, resources and prompts it has already stay.
+
+        Args:
+            server: The SDK's `Server` or `MCPServer`, or `fastmcp.FastMCP`.
+            fsm: The gate that the actions' states belong to.
+            fsm_store: Where workflows are kept: a URL, or a store of one's own.
+            middleware: Async callables around every call, the first one outermost.
+            options: How to gate, see `mcpfusion.wire.attachment.GateOptions`.
+
+        Raises:
+            BindingError: A binding does not fit the machine, or there are bindings and no `fsm`.
+            TypeError: A server or an option that there is not.
+        """
+        from mcpfusion.wire.attachment import attach, options_of
+
+        return attach(
+            server, actions=self, gate=fsm, store=fsm_store, middleware=middleware, options=options_of(**options)
+        )

@@ -1,15 +1,24 @@
 """The result of a call, in the shape in which it goes over the wire."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from .errors import ResultError
 
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+# What the MCP specification requires of each type of content block.
+_REQUIRED: dict[str, tuple[tuple[str, type], ...]] = {
+    "text": (("text", str),),
+    "image": (("data", str), ("mimeType", str)),
+    "audio": (("data", str), ("mimeType", str)),
+    "resource_link": (("uri", str), ("name", str)),
+    "resource": (("resource", Mapping),),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +64,12 @@ class ToolResult:
 
 
 def text(value: str) -> dict[str, Any]:
-    """Return a text block. Lone surrogates, which no JSON message can carry, become question marks."""
-    if not value.isascii():
-        value = value.encode("utf-8", "replace").decode()
-    return {"type": "text", "text": value}
+    """Return a text block. Lone surrogates, which no message can carry, become question marks."""
+    return {"type": "text", "text": _sendable(value)}
+
+
+def _sendable(value: str) -> str:
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def structured_result(data: Any) -> ToolResult:
@@ -79,47 +90,35 @@ def structured_result(data: Any) -> ToolResult:
 
 
 def error_result(code: str | None, message: str, data: Mapping[str, Any] | None = None) -> ToolResult:
-    """Return a failed result: `CODE: message` as text, and code, message and `data` as structured content.
+    """Return a failed result: `CODE: message` as text; code, message and `data` as structured content.
 
     `data` that is not JSON is left out: an answer that reports a failure must not fail itself.
     """
-    head: dict[str, Any] = {"code": code, "message": message} if code else {"message": message}
-    line = text(f"{code}: {message}" if code else message)
-    head["message"] = text(message)["text"]
-    try:
-        extra = cast(dict[str, Any], to_jsonable_python(dict(data))) if data else {}
-        structured: Any = structured_result({**head, **{k: v for k, v in extra.items() if k not in head}}).structured
-    except (ResultError, TypeError, ValueError, RecursionError):
-        structured = head
-    return ToolResult([line], structured, is_error=True)
-
-
-def _required(block: Mapping[str, Any]) -> Iterator[bool]:
-    match block.get("type"):
-        case "text":
-            yield isinstance(block.get("text"), str)
-        case "image" | "audio":
-            yield isinstance(block.get("data"), str)
-            yield isinstance(block.get("mimeType"), str)
-        case "resource_link":
-            yield isinstance(block.get("uri"), str)
-            yield isinstance(block.get("name"), str)
-        case "resource":
-            yield isinstance(block.get("resource"), Mapping)
-        case _:
-            yield False
+    message = _sendable(message)
+    structured: dict[str, Any] = {"code": code, "message": message} if code else {"message": message}
+    if data:
+        try:
+            details = cast(dict[str, Any], to_jsonable_python(dict(data)))
+            structured = structured_result({**details, **structured}).structured
+        except (ResultError, PydanticSerializationError, TypeError, ValueError, RecursionError):
+            pass
+    return ToolResult([text(f"{code}: {message}" if code else message)], structured, is_error=True)
 
 
 def as_block(value: Any) -> dict[str, Any] | None:
     """Return `value` as a wire content block when it is one: a dict, or a model object of the MCP types.
 
-    A `type` alone does not make a block: what the specification requires of that type must be there too, so that
+    A `type` alone does not make a block. What the specification requires of that type must be there too, so that
     a user's own `{"type": "image", "id": 7}` stays data.
     """
-    block: Any = value
-    if not isinstance(value, Mapping):
-        if not hasattr(value, "model_dump") or not isinstance(getattr(value, "type", None), str):
-            return None
-        block = value.model_dump(by_alias=True, mode="json", exclude_none=True)
-    block = dict(cast(Mapping[str, Any], block))
-    return block if all(_required(block)) else None
+    if isinstance(value, Mapping):
+        block = cast(Mapping[str, Any], value)
+    elif hasattr(value, "model_dump") and getattr(value, "type", None) in _REQUIRED:
+        block = cast(Mapping[str, Any], value.model_dump(by_alias=True, mode="json", exclude_none=True))
+    else:
+        return None
+    kind = block.get("type")
+    required = _REQUIRED.get(kind) if isinstance(kind, str) else None
+    if required is None or not all(isinstance(block.get(key), of) for key, of in required):
+        return None
+    return dict(block) if isinstance(value, Mapping) else cast(dict[str, Any], block)

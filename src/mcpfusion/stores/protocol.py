@@ -195,5 +195,5 @@ class VersionedFsmStateStore(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of files and connections. Calling it again does nothing; a later use opens them again."""
+        """Let go of files and connections. The store is not used afterwards; calling it again does nothing."""
         ...

@@ -1,0 +1,493 @@
+"""The passage: one gated call on its way through the gate: load, admit, claim, run, commit.
+
+Exactly one of any number of calls at the same step runs, across processes, because the claim is a
+compare-and-set in the store. Once a step is claimed it ends in one of three ways: committed, released
+(nothing moved), or in doubt (nobody knows), and the record says which.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from mcpfusion.actions.context import WorkflowView
+from mcpfusion.actions.results import ToolResult
+from mcpfusion.gate import records, refusal
+from mcpfusion.gate.binding import Binding, Bindings, BoundTool
+from mcpfusion.machine import Snapshot, UnknownStateError
+from mcpfusion.gate.plain import NotListable
+from mcpfusion.stores.protocol import Claim, LastStep, Step, VersionedFsmStateStore, Workflow
+
+_log = logging.getLogger(__name__)
+
+STORE_TIMEOUT = 15.0
+"""Seconds a single operation of the store may take."""
+
+COMMIT_ATTEMPTS = 3
+KEPT_RESULT_LIMIT = 256 * 1024
+"""Largest result in bytes of JSON that is kept for a repeat."""
+
+_FIRST_LOOK, _LONGEST_LOOK = 0.01, 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a handler ended.
+
+    Attributes:
+        result: What the client gets.
+        success: The step may be committed.
+        value: What the handler returned, for a transition that is decided by it.
+        in_doubt: The handler failed, but its effect may have happened.
+    """
+
+    result: ToolResult
+    success: bool
+    value: Any = None
+    in_doubt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A call that asks to pass."""
+
+    tool: BoundTool
+    scope: str
+    handle: str
+    principal: str | None
+    arguments: Mapping[str, Any]
+    opens: bool = False
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", digest_of(self.tool.name, self.arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A committed step, for those whose menu it may have changed."""
+
+    scope: str
+    handle: str
+    before: Snapshot
+    after: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The gate's settings, in seconds; `clock` gives seconds since the epoch.
+
+    `redact` is asked for what the history may keep of a call: (tool, arguments, result) -> (arguments, result).
+    """
+
+    time_limit: float = 60.0
+    lease_margin: float = 5.0
+    conflict_wait: float = 5.0
+    clock: Callable[[], float] = time.time
+    redact: Callable[[str, Mapping[str, Any], ToolResult], tuple[Any, Any]] | None = None
+
+
+Work = Callable[[WorkflowView], Awaitable[Outcome]]
+Prepare = Callable[[], ToolResult | None]
+
+
+def digest_of(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return a digest of a call; equal for calls that are the same JSON whatever the order of their keys."""
+    text = json.dumps([tool, arguments], sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class StoreUnavailable(Exception):
+    """The store failed or took too long; the cause is chained and logged."""
+
+
+class Passages:
+    """Takes the calls of bound tools through the gate.
+
+    Args:
+        bindings: The compiled gate.
+        store: Where the workflows are.
+        options: Limits and the clock.
+        on_moved: Awaited after each commit.
+    """
+
+    def __init__(
+        self,
+        bindings: Bindings,
+        store: VersionedFsmStateStore,
+        options: Options,
+        on_moved: Callable[[Moved], Awaitable[None]],
+    ) -> None:
+        self._bindings = bindings
+        self._machine = bindings.machine
+        self.store = store
+        self._options = options
+        self._on_moved = on_moved
+        self._waiting: dict[tuple[str, str], anyio.Event] = {}
+
+    async def snapshot(self, scope: str, handle: str) -> Snapshot:
+        """Return where a workflow stands; the initial snapshot when it was never written.
+
+        Raises:
+            StoreUnavailable: The store failed.
+            UnknownStateError: What is stored does not fit the machine.
+        """
+        record = await self._read(scope, handle)
+        return self._restore(record)
+
+    async def in_use(self, scope: str) -> list[Snapshot] | None:
+        """Return one snapshot for each state that the scope's workflows stand in; None when the store cannot say.
+
+        Raises:
+            StoreUnavailable: The store failed.
+        """
+        try:
+            with anyio.fail_after(STORE_TIMEOUT):
+                states = await self.store.states_in_use(scope)
+        except NotListable:
+            return None
+        except Exception as error:
+            _log.exception("cannot read the states in use in scope %r", scope)
+            raise StoreUnavailable from error
+        found: list[Snapshot] = []
+        for state in states:
+            # A workflow that fits no machine any more shows nothing; a call on it is told why.
+            with contextlib.suppress(UnknownStateError):
+                found.append(self._machine.restore_state(state))
+        return found
+
+    async def run(self, ticket: Ticket, prepare: Prepare, work: Work) -> ToolResult:
+        """Take one call through the gate and return its answer, the workflow block included.
+
+        `prepare` is called when the call is admitted and before anything is claimed; a result it returns is the
+        answer. `work` runs at most once; whatever it raises goes through after the claim was released.
+        """
+        try:
+            return await self._pass(ticket, prepare, work)
+        except StoreUnavailable:
+            return refusal.refusal(
+                "STORE_UNAVAILABLE", "the workflow's state cannot be reached; nothing ran. Try again."
+            )
+        except UnknownStateError as error:
+            _log.error("workflow %r of scope %r: %s", ticket.handle, ticket.scope, error)
+            return refusal.refusal(
+                "UNKNOWN_STATE",
+                "the workflow stands in a state that this server's machine does not have; nothing ran. "
+                "An operator has to look at it.",
+                {"handle": ticket.handle, "allowedActions": []},
+            )
+
+    async def _pass(self, ticket: Ticket, prepare: Prepare, work: Work) -> ToolResult:
+        deadline = time.monotonic() + self._options.conflict_wait
+        pause = _FIRST_LOOK
+        while True:
+            record = await self._read(ticket.scope, ticket.handle)
+            snapshot = self._restore(record)
+            judged = self._judge(ticket, record, snapshot)
+            if isinstance(judged, ToolResult):
+                return self._with_block(ticket, snapshot, judged)
+            if isinstance(judged, Claim):
+                if time.monotonic() >= deadline:
+                    allowed = self._bindings.allowed(snapshot)
+                    answer = refusal.conflict(ticket.tool.name, ticket.handle, snapshot, allowed, judged)
+                    return self._with_block(ticket, snapshot, answer)
+                await self._wait(ticket, min(pause, max(deadline - time.monotonic(), 0)))
+                pause = min(pause * 2, _LONGEST_LOOK)
+                continue
+            if (unfit := prepare()) is not None:
+                return self._with_block(ticket, snapshot, unfit)
+            if judged.transition is None and not ticket.opens:
+                outcome = await work(self._view(ticket, record, snapshot, None))
+                return self._with_block(ticket, snapshot, outcome.result)
+            record = record or records.new_record(
+                ticket.scope, ticket.handle, snapshot, self._options.clock()
+            )
+            answer = await self._claim_and_run(ticket, judged, record, snapshot, work)
+            if answer is not None:
+                return answer
+
+    def _judge(
+        self, ticket: Ticket, record: Workflow | None, snapshot: Snapshot
+    ) -> ToolResult | Claim | Binding:
+        """Return a refusal, the claim to wait for, or the binding under which the call is admitted."""
+        tool, now = ticket.tool, self._options.clock()
+        binding = tool.binding_in(snapshot) if tool.bindings or not ticket.opens else Binding((), frozenset())
+        claim = record.claim if record else None
+        if record and claim:
+            moves = binding is not None and (binding.transition is not None or ticket.opens)
+            if not records.in_doubt(record, now):
+                if moves or claim.digest == ticket.digest:
+                    return claim
+            elif claim.on_doubt == "hold" and (moves or binding is None):
+                return refusal.doubt(ticket.handle, snapshot, claim, "An earlier step did not end.")
+        if record and record.last and self._repeats(ticket, record.last, binding):
+            return self._repeat(ticket, snapshot, record.last)
+        if binding is None or (
+            binding.event and not self._machine.can(snapshot, self._event(binding.event, ticket))
+        ):
+            return refusal.forbidden(tool.name, ticket.handle, snapshot, self._bindings.allowed(snapshot))
+        return binding
+
+    def _repeats(self, ticket: Ticket, last: LastStep, binding: Binding | None) -> bool:
+        same = (last.tool, last.digest, last.principal) == (ticket.tool.name, ticket.digest, ticket.principal)
+        # Where the same call is due again by the machine's own definition it is a new step, not a repeat, unless
+        # the action keeps its result for exactly this case.
+        return same and (binding is None or last.keep_until > self._options.clock())
+
+    def _repeat(self, ticket: Ticket, snapshot: Snapshot, last: LastStep) -> ToolResult:
+        if last.result is not None and last.keep_until > self._options.clock():
+            return ToolResult.from_wire(last.result)
+        allowed = self._bindings.allowed(snapshot)
+        return refusal.already_done(ticket.tool.name, ticket.handle, snapshot, allowed, last)
+
+    async def _claim_and_run(
+        self, ticket: Ticket, binding: Binding, record: Workflow, snapshot: Snapshot, work: Work
+    ) -> ToolResult | None:
+        """Claim the step and run it; None when the claim was lost and the call has to be judged again."""
+        policies = ticket.tool.policies
+        with anyio.CancelScope(shield=True):
+            claim = self._new_claim(ticket, binding, record, snapshot)
+            held = records.claimed(record, claim)
+            if not await self._write_claim(held, record.version):
+                return None
+        finish = policies.on_cancel == "finish"
+        with anyio.CancelScope(shield=finish):
+            try:
+                return await self._run_claimed(ticket, binding, held, snapshot, work)
+            finally:
+                self._wake(ticket)
+
+    async def _run_claimed(
+        self, ticket: Ticket, binding: Binding, held: Workflow, snapshot: Snapshot, work: Work
+    ) -> ToolResult:
+        limit = ticket.tool.policies.time_limit or self._options.time_limit
+        outcome: Outcome | None = None
+        try:
+            with anyio.move_on_after(limit):
+                outcome = await work(self._view(ticket, held, snapshot, held.claim))
+        except anyio.get_cancelled_exc_class():
+            # Only a shielded step gets here by the process's own end; its effect may have happened.
+            released = ticket.tool.policies.on_cancel == "release"
+            with anyio.CancelScope(shield=True):
+                await self._settle(records.released(held) if released else self._doubted(held), held.version)
+            raise
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._settle(records.released(held), held.version)
+            raise
+        with anyio.CancelScope(shield=True):
+            if outcome is None:
+                why = f"'{ticket.tool.name}' took longer than its time limit of {limit:g} s."
+                return await self._leave_in_doubt(ticket, held, snapshot, why)
+            if outcome.in_doubt:
+                return await self._leave_in_doubt(ticket, held, snapshot, _message(outcome.result))
+            if not outcome.success:
+                await self._settle(records.released(held), held.version)
+                return self._with_block(ticket, snapshot, outcome.result)
+            return await self._commit(ticket, binding, held, snapshot, outcome)
+
+    async def _commit(
+        self, ticket: Ticket, binding: Binding, held: Workflow, snapshot: Snapshot, outcome: Outcome
+    ) -> ToolResult:
+        assert held.claim is not None
+        now = self._options.clock()
+        try:
+            event, after = self._next(ticket, binding, snapshot, outcome, now)
+        except Exception:
+            _log.exception("the transition of %r cannot be carried out", ticket.tool.name)
+            why = (
+                f"'{ticket.tool.name}' ran, but the event that follows from its result is not possible here."
+            )
+            return await self._leave_in_doubt(ticket, held, snapshot, why)
+        if event is None and not ticket.opens:
+            await self._settle(records.released(held), held.version)
+            return self._with_block(ticket, snapshot, outcome.result)
+        answer = self._with_block(ticket, after, outcome.result)
+        record = records.moved(held, after, after.state, self._last(ticket, held.claim, answer, now), now)
+        step = self._redacted(records.step_of(held, record, held.claim, event, now), ticket, outcome.result)
+        if not await self._write_commit(record, held, step):
+            why = f"'{ticket.tool.name}' ran, but this could not be recorded."
+            answer = refusal.doubt(ticket.handle, snapshot, held.claim, why)
+            return self._with_block(ticket, snapshot, answer, allowed=[])
+        try:
+            await self._on_moved(Moved(ticket.scope, ticket.handle, snapshot, after))
+        except Exception:  # the step is committed; a notification that fails must not make it look otherwise
+            _log.exception("cannot tell about the menu that changed")
+        return answer
+
+    def _event(self, name: str, ticket: Ticket, value: Any = None) -> str | dict[str, Any]:
+        """Return the event for the machine; a statechart's guards and actions see the call's data."""
+        if self._machine.flat:
+            return name
+        return {"type": name, "arguments": dict(ticket.arguments), "result": value}
+
+    def _next(
+        self, ticket: Ticket, binding: Binding, snapshot: Snapshot, outcome: Outcome, now: float
+    ) -> tuple[str | None, Snapshot]:
+        """Return the event to send and where it leads; no event when the workflow stays where it is."""
+        transition = binding.transition
+        name = transition(dict(ticket.arguments), outcome.value) if callable(transition) else transition
+        if name is None:
+            return None, snapshot
+        after = self._machine.transition(snapshot, self._event(name, ticket, outcome.value), now=now)
+        if after is not snapshot:
+            return name, after
+        accepting = self._machine.accepting(name)
+        if "" not in accepting and accepting.isdisjoint(snapshot.paths):
+            raise ValueError(f"state {snapshot.state!r} does not take the event {name!r}")
+        return None, snapshot  # a guard that has seen the result denied it
+
+    def _last(self, ticket: Ticket, claim: Claim, answer: ToolResult, now: float) -> LastStep:
+        keep = ticket.tool.policies.keep_result
+        kept = answer.to_wire() if keep else None
+        if kept is not None and len(json.dumps(kept)) > KEPT_RESULT_LIMIT:
+            _log.warning("the result of %r is too large to be kept for a repeat", ticket.tool.name)
+            kept = None
+        return LastStep(
+            claim.call_id, claim.tool, claim.digest, claim.principal, now, kept, now + keep if keep else 0.0
+        )
+
+    def _redacted(self, step: Step, ticket: Ticket, result: ToolResult) -> Step:
+        if self._options.redact is None:
+            return step
+        try:
+            arguments, kept = self._options.redact(ticket.tool.name, ticket.arguments, result)
+            json.dumps([arguments, kept])
+        except Exception:
+            _log.exception("the redaction hook failed; the history keeps nothing of this call")
+            return step
+        return Step(**{**_fields(step), "arguments": arguments, "result": kept})
+
+    async def _leave_in_doubt(
+        self, ticket: Ticket, held: Workflow, snapshot: Snapshot, why: str
+    ) -> ToolResult:
+        assert held.claim is not None
+        await self._settle(self._doubted(held), held.version)
+        answer = refusal.doubt(ticket.handle, snapshot, held.claim, why)
+        return self._with_block(ticket, snapshot, answer, allowed=[])
+
+    def _doubted(self, held: Workflow) -> Workflow:
+        return records.doubtful(held, self._options.clock())
+
+    def _new_claim(self, ticket: Ticket, binding: Binding, record: Workflow, snapshot: Snapshot) -> Claim:
+        now, policies = self._options.clock(), ticket.tool.policies
+        leads_to = None
+        if self._machine.flat and not callable(binding.transition):
+            event = binding.event
+            leads_to = (self._machine.transition(snapshot, event, now=now) if event else snapshot).to_json()
+        return Claim(
+            call_id=secrets.token_hex(8),
+            idempotency_key=self._idempotency_key(ticket, record),
+            tool=ticket.tool.name,
+            event=binding.event,
+            principal=ticket.principal,
+            digest=ticket.digest,
+            claimed_at=now,
+            lease_until=now + (policies.time_limit or self._options.time_limit) + self._options.lease_margin,
+            on_doubt=policies.on_doubt,
+            opens=ticket.opens,
+            leads_to=leads_to,
+        )
+
+    def _idempotency_key(self, ticket: Ticket, record: Workflow) -> str:
+        text = json.dumps([record.id, record.steps, ticket.tool.name])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _view(
+        self, ticket: Ticket, record: Workflow | None, snapshot: Snapshot, claim: Claim | None
+    ) -> WorkflowView:
+        return WorkflowView(
+            handle=ticket.handle,
+            state=snapshot.state,
+            idempotency_key=claim.idempotency_key if claim else None,
+            value=snapshot.value,
+        )
+
+    def _with_block(
+        self, ticket: Ticket, snapshot: Snapshot, result: ToolResult, allowed: list[str] | None = None
+    ) -> ToolResult:
+        names = self._bindings.allowed(snapshot) if allowed is None else allowed
+        block = refusal.workflow_block(ticket.handle, snapshot, names)
+        return result.with_meta({refusal.WORKFLOW_META_KEY: block})
+
+    def _restore(self, record: Workflow | None) -> Snapshot:
+        return self._bindings.initial if record is None else self._machine.restore(record.snapshot)
+
+    async def _wait(self, ticket: Ticket, seconds: float) -> None:
+        event = self._waiting.setdefault((ticket.scope, ticket.handle), anyio.Event())
+        with anyio.move_on_after(seconds):
+            await event.wait()
+
+    def _wake(self, ticket: Ticket) -> None:
+        event = self._waiting.pop((ticket.scope, ticket.handle), None)
+        if event:
+            event.set()
+
+    async def _read(self, scope: str, handle: str) -> Workflow | None:
+        try:
+            with anyio.fail_after(STORE_TIMEOUT):
+                return await self.store.read(scope, handle)
+        except Exception as error:
+            _log.exception("cannot read workflow %r of scope %r", handle, scope)
+            raise StoreUnavailable from error
+
+    async def _write(self, record: Workflow, expected: int, step: Step | None = None) -> bool:
+        try:
+            with anyio.fail_after(STORE_TIMEOUT):
+                return await self.store.write(record, expected_version=expected, step=step)
+        except Exception as error:
+            _log.exception("cannot write workflow %r of scope %r", record.handle, record.scope)
+            raise StoreUnavailable from error
+
+    async def _write_claim(self, held: Workflow, expected: int) -> bool:
+        try:
+            return await self._write(held, expected)
+        except StoreUnavailable:
+            # The claim may be there although the write raised; nothing has run, so it is taken back if it is.
+            with contextlib.suppress(StoreUnavailable):
+                found = await self._read(held.scope, held.handle)
+                if found and found.claim and held.claim and found.claim.call_id == held.claim.call_id:
+                    await self._write(records.released(found), found.version)
+            raise
+
+    async def _settle(self, record: Workflow, expected: int) -> None:
+        """Release or mark; when even that cannot be written the lease runs out and says the same, later."""
+        try:
+            if not await self._write(record, expected):
+                _log.warning("workflow %r of scope %r was resolved meanwhile", record.handle, record.scope)
+        except StoreUnavailable:
+            _log.warning(
+                "workflow %r of scope %r keeps its claim until the lease ends", record.handle, record.scope
+            )
+
+    async def _write_commit(self, record: Workflow, held: Workflow, step: Step) -> bool:
+        """Write the commit, trying again while it is unknown whether it was carried out."""
+        assert record.last is not None
+        for attempt in range(COMMIT_ATTEMPTS):
+            if attempt:
+                await anyio.sleep(0.05 * 4 ** (attempt - 1))
+            try:
+                if await self._write(record, held.version, step):
+                    return True
+                found = await self._read(record.scope, record.handle)
+            except StoreUnavailable:
+                continue
+            return bool(found and found.last and found.last.call_id == record.last.call_id)
+        return False
+
+
+def _message(result: ToolResult) -> str:
+    return next(
+        (str(block["text"]) for block in result.content if block.get("type") == "text"), "The step failed."
+    )
+
+
+def _fields(step: Step) -> dict[str, Any]:
+    return {name: getattr(step, name) for name in step.__slots__}

@@ -1,0 +1,79 @@
+"""Records as the gate changes them: pure functions from one record to the next."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from mcpfusion.machine import Snapshot
+from mcpfusion.stores.protocol import Claim, LastStep, Step, Workflow
+
+
+def new_record(scope: str, handle: str, snapshot: Snapshot, now: float) -> Workflow:
+    """Return the record of a workflow that was never written: version 0, in the machine's initial state."""
+    return Workflow(
+        scope=scope,
+        handle=handle,
+        id=secrets.token_hex(8),
+        version=0,
+        steps=0,
+        state=snapshot.state,
+        snapshot=snapshot.to_json(),
+        updated_at=now,
+    )
+
+
+def claimed(record: Workflow, claim: Claim) -> Workflow:
+    """Return the record held by `claim`."""
+    return replace(record, version=record.version + 1, claim=claim)
+
+
+def released(record: Workflow) -> Workflow:
+    """Return the record with the claim gone and the state unmoved."""
+    return replace(record, version=record.version + 1, claim=None)
+
+
+def doubtful(record: Workflow, now: float) -> Workflow:
+    """Return the record whose claim's outcome is unknown from now on."""
+    assert record.claim is not None
+    claim = replace(record.claim, in_doubt=True, lease_until=min(record.claim.lease_until, now))
+    return replace(record, version=record.version + 1, claim=claim)
+
+
+def moved(
+    record: Workflow, snapshot: Snapshot | Mapping[str, Any], state: str, last: LastStep | None, now: float
+) -> Workflow:
+    """Return the record after a committed step."""
+    data = snapshot.to_json() if isinstance(snapshot, Snapshot) else dict(snapshot)
+    return replace(
+        record,
+        version=record.version + 1,
+        steps=record.steps + 1,
+        state=state,
+        snapshot=data,
+        updated_at=now,
+        claim=None,
+        last=last,
+    )
+
+
+def in_doubt(record: Workflow, now: float) -> bool:
+    """Return whether the record's claim is held by a call of which nobody knows how it ended."""
+    claim = record.claim
+    return claim is not None and (claim.in_doubt or claim.lease_until <= now)
+
+
+def step_of(before: Workflow, after: Workflow, claim: Claim, event: str | None, now: float) -> Step:
+    """Return the history's entry for a committed step."""
+    return Step(
+        scope=before.scope,
+        handle=before.handle,
+        from_state=before.state,
+        to_state=after.state,
+        event=event,
+        tool=claim.tool,
+        principal=claim.principal,
+        call_id=claim.call_id,
+        at=now,
+        outcome="committed",
+    )

@@ -1,0 +1,312 @@
+"""Attaching actions and a gate to a server: the handlers it gets, and what they share."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import mcp_types as types
+from mcp.server import Server
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from mcpfusion.actions.middleware import Middleware
+from mcpfusion.actions.registry import ActionRegistry
+from mcpfusion.gate.actions import bound_tools
+from mcpfusion.gate.binding import BindingError, Bindings
+from mcpfusion.gate.gate import StateMachineGate
+from mcpfusion.gate.identity import Access, scope_of
+from mcpfusion.gate.menu import Menu, Menus
+from mcpfusion.gate.passage import Moved, Options, Passages
+from mcpfusion.gate.plain import PlainStore
+from mcpfusion.stores import open_store
+from mcpfusion.stores.protocol import FsmStateStore, VersionedFsmStateStore
+from mcpfusion.wire.audience import Audience, Listener
+from mcpfusion.wire.calling import Calling, Gated
+from mcpfusion.wire.listening import Listening, bus_of
+from mcpfusion.wire.listing import Listing, cursor_of, ready
+from mcpfusion.wire.lowlevel import lowlevel_of
+from mcpfusion.wire.request import (
+    RequestContext,
+    connection_of,
+    current_request,
+    has_session,
+    identity_of,
+    session_handles,
+)
+
+Store = str | VersionedFsmStateStore | FsmStateStore
+
+PAGE_SIZE = 250
+_ATTACHED = "_mcpfusion_attachment"
+
+
+@dataclass(frozen=True, slots=True)
+class GateOptions:
+    """How a server gates. Every way of attaching takes these by name.
+
+    Attributes:
+        state_handle_key: The argument that names the workflow a call belongs to.
+        access: Who shares workflows: `owner`, `shared`, or a callable from the caller's identity to a scope.
+        single_tenant: Callers who do not say who they are are one and the same, also over HTTP.
+        passage: Limits, the clock and the redaction hook.
+        page_size: Tools on a page of `tools/list`.
+        request_state_security: Seals what a client carries between the rounds of a question; servers of more
+            than one process need shared keys.
+    """
+
+    state_handle_key: str | None = None
+    access: Access = "owner"
+    single_tenant: bool = False
+    passage: Options = field(default_factory=Options)
+    page_size: int = PAGE_SIZE
+    request_state_security: RequestStateSecurity | None = None
+
+
+class Attachment:
+    """A server with its actions and its gate. Made by `attach`, and lives as long as the server does."""
+
+    def __init__(
+        self,
+        server: Any,
+        registry: ActionRegistry,
+        gate: StateMachineGate | None,
+        store: Store,
+        middleware: Sequence[Middleware],
+        options: GateOptions,
+    ) -> None:
+        self.lowlevel: Server[Any] = lowlevel_of(server)
+        if hasattr(self.lowlevel, _ATTACHED):
+            raise ValueError(
+                f"server {self.lowlevel.name!r} is attached already: attach everything in one call"
+            )
+        self.options = options
+        self._registry = registry
+        self._base_schema = self.lowlevel.get_tool_input_schema
+        self.bindings = _compile(gate, registry)
+        self.store: VersionedFsmStateStore | None = None
+        self._url: str | None = None
+        self._closed = False
+        self._users = 0
+        self.carries_handles = bool(options.state_handle_key or (self.bindings and self.bindings.minting))
+        self._gated = self._build_gate(store) if self.bindings else None
+        self._install(tuple(middleware))
+        setattr(self.lowlevel, _ATTACHED, self)
+
+    def _build_gate(self, store: Store) -> Gated:
+        assert self.bindings is not None
+        options = self.options
+        self.store = self._open(store, self.bindings)
+        self._passages = passages = Passages(self.bindings, self.store, options.passage, self._moved)
+        menus = Menus(
+            self.bindings,
+            passages,
+            access=options.access,
+            carries_handles=self.carries_handles,
+            single_tenant=options.single_tenant,
+        )
+        self._audience = Audience(self.bindings, menus, carries_handles=self.carries_handles)
+        key = options.state_handle_key or ("handle" if self.bindings.minting else None)
+        return Gated(self.bindings.tools, passages, menus, options.access, key)
+
+    def _open(self, store: Store, bindings: Bindings) -> VersionedFsmStateStore:
+        if isinstance(store, str):
+            self._url = store
+            return open_store(store)
+        if isinstance(store, VersionedFsmStateStore):
+            return store
+        if isinstance(store, FsmStateStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return PlainStore(store, bindings.machine)
+        raise TypeError(
+            f"store: expected a URL or an object with load() and save(), got {type(store).__name__}"
+        )
+
+    def use_store(self, url: str) -> None:
+        """Keep the workflows in another store. Before the server runs.
+
+        Raises:
+            ValueError: The URL names no store, or the server has no gate.
+        """
+        if self.bindings is None:
+            raise ValueError(
+                f"server {self.lowlevel.name!r} has no machine, so that there is nothing to store"
+            )
+        self.store = self._passages.store = self._open(url, self.bindings)
+
+    def _install(self, middleware: tuple[Middleware, ...]) -> None:
+        """Put our handlers in front of the server's own."""
+        server, gated = self.lowlevel, self._gated
+        base_list, base_call = (
+            server.get_request_handler("tools/list"),
+            server.get_request_handler("tools/call"),
+        )
+        key = gated.handle_key if gated else None
+        self._listing = Listing(self._registry, self.bindings, key, base_list, self.options.page_size)
+        self._calling = Calling(self._registry, gated, base_call, middleware, self._takes)
+        server.add_request_handler("tools/list", types.PaginatedRequestParams, self._list)
+        server.add_request_handler("tools/call", types.CallToolRequestParams, self._calling)
+        if self._base_schema is not None or base_list is None:
+            server.get_tool_input_schema = self._schema
+        if not any(isinstance(layer, RequestStateBoundary) for layer in server.middleware):
+            security = self.options.request_state_security or RequestStateSecurity.ephemeral()
+            server.middleware.append(RequestStateBoundary(security, default_audience=server.name))
+        server.middleware.append(self._shortcut)
+        if gated:
+            bus = bus_of(server.get_request_handler("subscriptions/listen"))
+            listening = Listening(self._audience, bus, self._listener)
+            server.add_request_handler(
+                "subscriptions/listen", types.SubscriptionsListenRequestParams, listening
+            )
+        server.lifespan = self._lifespan(server.lifespan)
+
+    async def _shortcut(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Answer a list that is all ours from the pages built before; advertise `listChanged` in the handshake."""
+        if (
+            ctx.method == "tools/list"
+            and ctx.request_id is not None
+            and self._listing.own_only
+            and ready(ctx)
+        ):
+            cursor = cursor_of(ctx)
+            if cursor is not None:
+                page = self._listing.page(await self._menu(ctx), ctx.protocol_version, cursor)
+                return self._stamped(page, ctx.protocol_version)
+        result = await call_next(ctx)
+        if ctx.method == "initialize" and self._gated and isinstance(result, dict):
+            capabilities = dict(result.get("capabilities") or {})
+            return {**result, "capabilities": {**capabilities, "tools": {"listChanged": True}}}
+        return result
+
+    def _stamped(self, page: dict[str, Any], version: str) -> dict[str, Any]:
+        if version not in MODERN_PROTOCOL_VERSIONS:
+            return page
+        return {**page, "_meta": {types.SERVER_INFO_META_KEY: self.lowlevel.server_info_stamp}}
+
+    async def _list(self, ctx: RequestContext, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        return await self._listing.list(ctx, await self._menu(ctx), params.cursor or "")
+
+    async def _menu(self, ctx: RequestContext) -> Menu | None:
+        """Return the caller's menu, and note what his session has been shown."""
+        if self._gated is None:
+            return None
+        identity = identity_of(ctx)
+        menu = await self._gated.menus.menu(identity, list(session_handles(ctx)))
+        if has_session(ctx):
+            self._audience.shown(id(connection_of(ctx)), lambda: self._session_listener(ctx, menu), menu)
+        return menu
+
+    def _session_listener(self, ctx: RequestContext, menu: Menu) -> Listener:
+        connection, session = connection_of(ctx), ctx.session
+        identity = identity_of(ctx)
+
+        async def send() -> None:
+            request = current_request.get()
+            related = None
+            if (
+                request is not None
+                and connection_of(request) is connection
+                and request.session.can_send_request
+            ):
+                related = request.request_id  # the stream this client is reading right now
+            channel = request.session if request is not None and related is not None else session
+            await channel.send_notification(types.ToolListChangedNotification(), related_request_id=related)
+
+        connection.exit_stack.callback(self._audience.forget, id(connection))
+        scope = scope_of(self.options.access, identity)
+        return Listener(identity, scope, send, menu, session_handles(ctx))
+
+    async def _listener(self, ctx: RequestContext) -> Listener:
+        assert self._gated is not None
+        identity = identity_of(ctx)
+        menu = await self._gated.menus.menu(identity)
+
+        async def nothing_yet() -> None:
+            return None
+
+        return Listener(identity, scope_of(self.options.access, identity), nothing_yet, menu)
+
+    async def _moved(self, step: Moved) -> None:
+        await self._audience.moved(step)
+
+    def _schema(self, name: str) -> Any:
+        own = self._listing.schema(name)
+        return own if own is not None or self._base_schema is None else self._base_schema(name)
+
+    async def _takes(self, ctx: RequestContext, tool: str, argument: str) -> bool:
+        schema = self._base_schema(tool) if self._base_schema else None
+        if schema is None:
+            schema = await self._listing.base_schema(ctx, tool)
+        return argument in schema.get("properties", {})
+
+    def _lifespan(self, inner: Any) -> Any:
+        """Return the server's lifespan with the store's around it; in process it is entered once a client."""
+
+        @asynccontextmanager
+        async def lifespan(server: Server[Any]) -> AsyncIterator[Any]:
+            self._users += 1
+            self._reopen()
+            try:
+                context: AbstractAsyncContextManager[Any] = inner(server)
+                async with context as state:
+                    yield state
+            finally:
+                self._users -= 1
+                await self._close()
+
+        return lifespan
+
+    async def _close(self) -> None:
+        """Close the store that was opened here, when nobody uses it any more; one in memory stays."""
+        if self._users == 0 and self.store and self._url and not self._url.startswith("memory:"):
+            await self.store.aclose()
+            self._closed = True
+
+    def _reopen(self) -> None:
+        if self._closed and self._url is not None:
+            self._closed = False
+            self.use_store(self._url)
+
+
+def _compile(gate: StateMachineGate | None, registry: ActionRegistry) -> Bindings | None:
+    if gate is not None:
+        return gate.compile(bound_tools(gate.machine, registry))
+    bound = [name for name, action in registry.tools.items() if action.bindings or action.mints_handle]
+    if bound:
+        raise BindingError(
+            f"action {bound[0]!r} is bound to states, but the server is given no machine (fsm=…)"
+        )
+    return None
+
+
+def attach(
+    server: Any,
+    *,
+    actions: ActionRegistry | None = None,
+    gate: StateMachineGate | None = None,
+    store: Store = "memory://",
+    middleware: Iterable[Middleware] = (),
+    options: GateOptions | None = None,
+) -> Attachment:
+    """Give a server actions, a gate or both. Tools, resources and prompts it has already stay.
+
+    Args:
+        server: The SDK's `Server` or `MCPServer`, or `fastmcp.FastMCP`.
+
+    Raises:
+        BindingError: A binding does not fit the machine, or there are bindings and no machine.
+        ValueError: The server is attached already, or the store's URL is wrong.
+        TypeError: The server is of no kind that can be attached to.
+    """
+    registry = actions if actions is not None else ActionRegistry()
+    return Attachment(server, registry, gate, store, list(middleware), options or GateOptions())
+
+
+def options_of(**given: Any) -> GateOptions:
+    """Return options from keyword arguments, those of the passage among them.
+
+    Raises:
+        TypeError: An option that does not exist.
+    """
+    passage = {name: given.pop(name) for name in list(given) if name in Options.__slots__}
+    return replace(GateOptions(**given), passage=Options(**passage))

@@ -1,0 +1,122 @@
+"""Who is told that a menu changed: sessions of the handshake eras, and `subscriptions/listen` streams."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+import anyio
+
+from mcpfusion.gate.binding import Bindings
+from mcpfusion.gate.identity import Identity, own_handle
+from mcpfusion.gate.menu import Menu, Menus
+from mcpfusion.gate.passage import Moved
+
+_log = logging.getLogger(__name__)
+
+SEND_TIMEOUT = 5.0
+"""Seconds that one notification may take to be handed to its stream."""
+
+
+@dataclass(eq=False, slots=True)
+class Listener:
+    """One stream that is told, and the menu it was last told or shown.
+
+    Attributes:
+        handles: What the session has named so far, the most recent last.
+    """
+
+    identity: Identity
+    scope: str
+    send: Callable[[], Awaitable[None]]
+    menu: Menu
+    handles: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
+
+
+class Audience:
+    """Keeps the listeners and tells those whose menu a committed step changed."""
+
+    def __init__(self, bindings: Bindings, menus: Menus, *, carries_handles: bool) -> None:
+        self._bindings = bindings
+        self._menus = menus
+        self._carries_handles = carries_handles
+        self._sessions: dict[int, Listener] = {}
+        self._streams: set[Listener] = set()
+
+    @property
+    def size(self) -> int:
+        """How many listeners there are."""
+        return len(self._sessions) + len(self._streams)
+
+    def shown(self, connection: int, listener: Callable[[], Listener], menu: Menu) -> None:
+        """Note the menu a session was shown; the first time makes it a listener."""
+        found = self._sessions.get(connection)
+        if found is None:
+            found = self._sessions[connection] = listener()
+        found.menu = menu
+
+    def forget(self, connection: int) -> None:
+        """The session is over."""
+        self._sessions.pop(connection, None)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Add a listen stream; returns what removes it."""
+        self._streams.add(listener)
+        return lambda: self._streams.discard(listener)
+
+    async def moved(self, step: Moved) -> None:
+        """Tell every listener whose menu is another one than before the step."""
+        if not self._changes(step):
+            return
+        changed: list[Listener] = []
+        known: dict[str, Menu] = {}
+        for listener in self._affected(step):
+            try:
+                menu = await self._menu(listener, known)
+            except Exception:  # the step is committed; a listener that cannot be judged is told to look again
+                _log.warning("cannot work out a listener's menu", exc_info=True)
+                changed.append(listener)
+                continue
+            if menu != listener.menu:
+                listener.menu = menu
+                changed.append(listener)
+        if changed:
+            async with anyio.create_task_group() as group:
+                for listener in changed:
+                    group.start_soon(_tell, listener)
+
+    def _changes(self, step: Moved) -> bool:
+        before, after = self._bindings.visible(step.before), self._bindings.visible(step.after)
+        initial = self._bindings.initial.state
+        return before != after or (step.before.state == initial) != (step.after.state == initial)
+
+    def _affected(self, step: Moved) -> Iterable[Listener]:
+        for listener in [*self._sessions.values(), *self._streams]:
+            if listener.scope != step.scope:
+                continue
+            if not self._carries_handles:
+                if step.handle == own_handle(listener.identity):
+                    yield listener
+            elif listener.identity.session_id is None or step.handle in listener.handles:
+                yield listener
+
+    async def _menu(self, listener: Listener, known: dict[str, Menu]) -> Menu:
+        """Work the menu out, once for all listeners that share it by having the same scope."""
+        shared = self._carries_handles and listener.identity.session_id is None
+        if shared and listener.scope in known and not self._menus.stable_for(listener.identity):
+            return known[listener.scope]
+        menu = await self._menus.menu(listener.identity, list(listener.handles))
+        if shared and not menu.stable:
+            known[listener.scope] = menu
+        return menu
+
+
+async def _tell(listener: Listener) -> None:
+    try:
+        with anyio.move_on_after(SEND_TIMEOUT) as scope:
+            await listener.send()
+    except Exception:  # a stream that broke is its transport's business; the step is committed all the same
+        _log.debug("a listener could not be told that its menu changed", exc_info=True)
+        return
+    if scope.cancelled_caught:
+        _log.warning("a listener did not take a notification within %g s", SEND_TIMEOUT)

@@ -1,0 +1,301 @@
+"""`tools/call`: find the action, go through the middleware, through the gate, run it."""
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mcp_types as types
+from mcp.server.lowlevel.server import HandlerEntry
+from mcp.shared.exceptions import MCPError
+from mcp_types import methods
+from pydantic import BaseModel
+
+from mcpfusion.actions.action import Action
+from mcpfusion.actions.context import Context, WorkflowView
+from mcpfusion.actions.errors import ArgumentsError, InputRequired, ResultError, ToolError
+from mcpfusion.actions.middleware import Call, CallNext, Middleware, compose
+from mcpfusion.actions.registry import ActionRegistry
+from mcpfusion.actions.results import ToolResult, error_result
+from mcpfusion.gate import refusal
+from mcpfusion.gate.binding import BoundTool
+from mcpfusion.gate.identity import (
+    Access,
+    HandleError,
+    Identity,
+    ScopeError,
+    handle_argument,
+    own_handle,
+    scope_of,
+)
+from mcpfusion.gate.menu import Menus
+from mcpfusion.gate.passage import Outcome, Passages, Ticket
+from mcpfusion.wire.request import (
+    RequestContext,
+    can_elicit,
+    current_request,
+    has_session,
+    identity_of,
+    modern,
+    name_handle,
+)
+from mcpfusion.wire.rounds import MAX_ROUNDS, BaseInputRequired, Rounds
+
+_log = logging.getLogger(__name__)
+
+MINTED_BYTES = 16
+"""Random bytes of a minted handle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """What the calls of bound tools need of the gate."""
+
+    tools: Mapping[str, BoundTool]
+    passages: Passages
+    menus: Menus
+    access: Access
+    handle_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One `tools/call` as it came, beside the `Call` that goes through the middleware."""
+
+    ctx: RequestContext
+    params: types.CallToolRequestParams
+    identity: Identity
+    rounds: Rounds
+
+
+_current: ContextVar[_Request] = ContextVar("_current")
+
+
+class Calling:
+    """Answers `tools/call` for the registry's actions and, behind them, the server's own tools.
+
+    Args:
+        takes: Whether a tool that is not ours takes an argument of that name itself.
+    """
+
+    def __init__(
+        self,
+        registry: ActionRegistry,
+        gated: Gated | None,
+        base: HandlerEntry[Any] | None,
+        middleware: tuple[Middleware, ...],
+        takes: Callable[[RequestContext, str, str], Awaitable[bool]],
+    ) -> None:
+        self._registry = registry
+        self._gated = gated
+        self._base = base
+        self._takes = takes
+        self._entry = compose(middleware, self._dispatch)
+        self._own: dict[str, CallNext] = {
+            name: compose(action.middleware, self._admit) for name, action in registry.tools.items()
+        }
+
+    async def __call__(
+        self, ctx: RequestContext, params: types.CallToolRequestParams
+    ) -> BaseModel | dict[str, Any]:
+        """Answer one call.
+
+        Raises:
+            MCPError: No such tool, or what a tool of the server raised as a protocol error.
+        """
+        action = self._registry.get(params.name)
+        if action is None and self._base is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:128]}")
+        request = _Request(ctx, params, identity_of(ctx), Rounds.of(params))
+        tokens = current_request.set(ctx), _current.set(request)
+        try:
+            for _ in range(MAX_ROUNDS):
+                try:
+                    return await self._once(request, action)
+                except InputRequired as need:
+                    if modern(ctx):
+                        return request.rounds.required(need)
+                    await request.rounds.ask(ctx, need)
+            return error_result(
+                "TOO_MANY_QUESTIONS", f"'{params.name}' asked more than {MAX_ROUNDS} questions"
+            ).to_wire()
+        except BaseInputRequired as need:
+            return need.wire
+        finally:
+            current_request.reset(tokens[0])
+            _current.reset(tokens[1])
+
+    async def _once(self, request: _Request, action: Action | None) -> dict[str, Any]:
+        call = Call(request.params.name, request.params.arguments or {}, _context(request), action)
+        try:
+            return (await self._entry(call)).to_wire()
+        except ToolError as error:
+            return _failed(error).to_wire()
+        except MCPError:
+            raise
+        except Exception:
+            _log.exception("the call of %r failed outside its handler", request.params.name)
+            return _internal(request.params.name).to_wire()
+
+    async def _dispatch(self, call: Call) -> ToolResult:
+        return await (self._own[call.tool] if call.action else self._admit)(call)
+
+    async def _admit(self, call: Call) -> ToolResult:
+        bound = self._gated.tools.get(call.tool) if self._gated else None
+        if bound is None or self._gated is None:
+            prepared = _prepare(call, None)
+            return prepared if isinstance(prepared, ToolResult) else (await self._run(prepared)).result
+        return await self._pass(self._gated, bound, call)
+
+    async def _pass(self, gated: Gated, bound: BoundTool, call: Call) -> ToolResult:
+        """Take the call of a bound tool through the gate."""
+        request = _current.get()
+        try:
+            scope = scope_of(gated.access, request.identity)
+            handle = self._handle(gated, bound, call, request)
+        except HandleError as error:
+            return refusal.refusal("INVALID_HANDLE", str(error), {"allowedActions": []})
+        except ScopeError:
+            _log.exception("a caller has no scope")
+            return refusal.refusal(
+                "FORBIDDEN", "whose workflow this is cannot be told.", {"allowedActions": []}
+            )
+        if request.params.task is not None:
+            return refusal.refusal("FORBIDDEN", f"'{bound.name}' moves a workflow and cannot run as a task.")
+        if has_session(request.ctx):
+            name_handle(request.ctx, handle)
+        minted = bound.policies.mints_handle
+        ticket = Ticket(bound, scope, handle, request.identity.principal, call.arguments, opens=minted)
+        prepared: list[Call] = []
+        extra = gated.handle_key
+        if extra is not None and await self._takes_itself(request.ctx, call, extra):
+            extra = None
+
+        def prepare() -> ToolResult | None:
+            ready = _prepare(call, extra)
+            if isinstance(ready, ToolResult):
+                return ready
+            prepared.append(ready)
+            return None
+
+        async def work(view: WorkflowView) -> Outcome:
+            ready = prepared[-1]
+            outcome = await self._run(replace(ready, context=ready.context.again(workflow=view)))
+            if minted and outcome.success:
+                return replace(
+                    outcome, result=_with_handle(outcome.result, gated.handle_key or "handle", handle)
+                )
+            return outcome
+
+        return await gated.passages.run(ticket, prepare, work)
+
+    def _handle(self, gated: Gated, bound: BoundTool, call: Call, request: _Request) -> str:
+        if bound.policies.mints_handle:
+            rounds = request.rounds
+            rounds.handle = rounds.handle or f"wf_{secrets.token_urlsafe(MINTED_BYTES)}"
+            return rounds.handle
+        if gated.handle_key is not None:
+            handle = handle_argument(gated.handle_key, call.arguments)
+            if handle is not None:
+                return handle
+            if gated.menus.stable_for(request.identity):
+                raise HandleError(f"{gated.handle_key}: missing; it names the workflow this call belongs to")
+        return own_handle(request.identity)
+
+    async def _takes_itself(self, ctx: RequestContext, call: Call, name: str) -> bool:
+        return call.action.signature.takes(name) if call.action else await self._takes(ctx, call.tool, name)
+
+    async def _run(self, call: Call) -> Outcome:
+        return await (_run_action(call.action, call) if call.action else self._run_base(call))
+
+    async def _run_base(self, call: Call) -> Outcome:
+        """Run a tool that the server had already, by the server's own handler."""
+        assert self._base is not None
+        request = _current.get()
+        arguments = dict(call.arguments)
+        params = request.params.model_copy(update={"arguments": arguments})
+        ctx = replace(request.ctx, params={**(request.ctx.params or {}), "arguments": arguments})
+        result: Any = await self._base.handler(ctx, params)
+        wire: dict[str, Any] = (
+            result.model_dump(by_alias=True, mode="json", exclude_none=True)
+            if isinstance(result, BaseModel)
+            else dict(result or {})
+        )
+        if methods.is_input_required(wire) or "content" not in wire:
+            # Questions, and answers of extensions, belong to the server; neither is a success of this step.
+            raise BaseInputRequired(wire)
+        answer = ToolResult.from_wire(wire)
+        return Outcome(answer, not answer.is_error, wire)
+
+
+def _prepare(call: Call, extra: str | None) -> Call | ToolResult:
+    """Return the call as the handler gets it: without the gate's own argument `extra`, and validated if it is ours."""
+    arguments = dict(call.arguments)
+    if extra is not None:
+        arguments.pop(extra, None)
+    if call.action is not None:
+        try:
+            arguments = call.action.signature.validate(arguments)
+        except ArgumentsError as error:
+            return _failed(error)
+    return replace(call, arguments=arguments)
+
+
+async def _run_action(action: Action, call: Call) -> Outcome:
+    """Run a handler. What it raises reaches the client only where it is a `ToolError`."""
+    try:
+        value = await action.signature.call(dict(call.arguments), call.context)
+    except ToolError as error:
+        return Outcome(_failed(error), False, in_doubt=error.in_doubt)
+    except Exception:
+        _log.exception("the handler of %r raised", call.tool)
+        return Outcome(_internal(call.tool), False)
+    try:
+        result = action.signature.encode(value)
+    except ResultError:
+        # The handler has done its work: the step counts, although its answer cannot be shown.
+        _log.exception("the result of %r does not fit its return type", call.tool)
+        return Outcome(
+            error_result("RESULT_INVALID", f"'{call.tool}' was carried out, but its result cannot be shown."),
+            True,
+            value,
+        )
+    return Outcome(result, not result.is_error, value)
+
+
+def _context(request: _Request) -> Context:
+    ctx, identity = request.ctx, request.identity
+    return Context(
+        tool=request.params.name,
+        request_id=ctx.request_id,
+        headers=identity.headers,
+        principal=identity.principal,
+        session_id=identity.session_id,
+        lifespan=ctx.lifespan_context,
+        meta=dict(ctx.meta or {}),
+        answers=request.rounds.answers,
+        can_elicit=can_elicit(ctx),
+        send_progress=ctx.session.report_progress,
+    )
+
+
+def _failed(error: ToolError) -> ToolResult:
+    return error_result(error.code, error.message, error.data)
+
+
+def _internal(tool: str) -> ToolResult:
+    return error_result("INTERNAL_ERROR", f"'{tool}' failed for an internal reason.")
+
+
+def _with_handle(result: ToolResult, key: str, handle: str) -> ToolResult:
+    """Return the result of a minting tool with the new handle where a model reads it."""
+    note = {
+        "type": "text",
+        "text": f'The new workflow\'s handle is "{handle}": pass it as "{key}" from now on.',
+    }
+    structured = result.structured
+    if isinstance(structured, dict) and key not in structured:
+        structured = {**structured, key: handle}
+    return replace(result, content=[*result.content, note], structured=structured)

@@ -1,0 +1,89 @@
+"""`subscriptions/listen` (2026-07-28): a stream that hears when its own caller's menu changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mcp_types as types
+from mcp.server.lowlevel.server import HandlerEntry
+from mcp.server.subscriptions import ListenHandler, ServerEvent, SubscriptionBus, ToolsListChanged
+from mcp.shared.exceptions import MCPError
+
+from mcpfusion.wire.audience import Audience, Listener
+from mcpfusion.wire.request import RequestContext
+
+MAX_STREAMS = 1024
+"""Listen streams a server holds at once."""
+
+Subscribe = Callable[[Listener], Callable[[], None]]
+
+
+class _OneStream:
+    """The bus of a single listen stream: its own menu's changes, and whatever the server publishes itself."""
+
+    def __init__(self, audience: Audience, listener: Listener | None, bus: SubscriptionBus | None) -> None:
+        self._audience = audience
+        self._listener = listener
+        self._bus = bus
+
+    async def publish(self, event: ServerEvent) -> None:
+        """Nothing is published here; the events come from the audience and the server's own bus."""
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        """Deliver both sources to `listener`."""
+        ends: list[Callable[[], None]] = []
+        if self._bus is not None:
+            ends.append(self._bus.subscribe(listener))
+        if self._listener is not None:
+
+            async def send() -> None:
+                listener(ToolsListChanged())
+
+            self._listener.send = send
+            ends.append(self._audience.listen(self._listener))
+
+        def unsubscribe() -> None:
+            for end in ends:
+                end()
+
+        return unsubscribe
+
+
+def bus_of(entry: HandlerEntry[Any] | None) -> SubscriptionBus | None:
+    """Return the bus behind a server's own listen handler, or None when it has none.
+
+    Raises:
+        TypeError: The handler is not the SDK's, so that its stream cannot be shared.
+    """
+    if entry is None:
+        return None
+    if isinstance(entry.handler, ListenHandler):
+        return entry.handler._bus  # pyright: ignore[reportPrivateUsage]
+    raise TypeError(
+        "the server answers subscriptions/listen with a handler of its own, on which menu changes cannot be "
+        "delivered; register the SDK's ListenHandler instead"
+    )
+
+
+class Listening:
+    """Serves `subscriptions/listen`."""
+
+    def __init__(
+        self, audience: Audience, bus: SubscriptionBus | None, listener: Callable[[RequestContext], Any]
+    ) -> None:
+        self._audience = audience
+        self._bus = bus
+        self._listener = listener
+        self._open = 0
+
+    async def __call__(
+        self, ctx: RequestContext, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """Serve one stream until the client leaves."""
+        if self._open >= MAX_STREAMS:
+            raise MCPError(types.INTERNAL_ERROR, "Subscription limit reached")
+        self._open += 1
+        try:
+            listener = await self._listener(ctx) if params.notifications.tools_list_changed else None
+            return await ListenHandler(_OneStream(self._audience, listener, self._bus))(ctx, params)
+        finally:
+            self._open -= 1
