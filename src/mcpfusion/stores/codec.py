@@ -7,10 +7,10 @@ types, is refused as a whole. A gate that acted on half a record would act on a 
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any, cast, get_args
+from types import UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from .protocol import Claim, DoubtPolicy, LastStep, Outcome, Step, StoreError, Workflow
+from .protocol import Claim, LastStep, Step, StoreError, Workflow
 
 _Check = tuple[str, Callable[[Any], bool]]
 
@@ -28,10 +28,6 @@ def _is_unicode(value: str) -> bool:
     return True
 
 
-def _is_text_or_none(value: Any) -> bool:
-    return value is None or _is_text(value)
-
-
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -40,73 +36,37 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_record_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, Mapping | Claim | LastStep)
-
-
-def _one_of(literal: Any) -> _Check:
-    allowed = get_args(literal)
-    return f"one of {', '.join(allowed)}", lambda value: isinstance(value, str) and value in allowed
-
-
-_TEXT: _Check = ("Unicode text", _is_text)
-_TEXT_OR_NONE: _Check = ("Unicode text or null", _is_text_or_none)
-_COUNT: _Check = ("a whole number from 0 up", _is_count)
-_NUMBER: _Check = ("a finite number", _is_number)
-_FLAG: _Check = ("true or false", lambda value: isinstance(value, bool))
-_OBJECT: _Check = ("an object", lambda value: isinstance(value, Mapping))
-_OBJECT_OR_NONE: _Check = ("an object or null", lambda value: value is None or isinstance(value, Mapping))
-_RECORD_OR_NONE: _Check = ("an object or null", _is_record_or_none)
-_ANYTHING: _Check = ("any JSON value", lambda value: True)
-
-_WORKFLOW: dict[str, _Check] = {
-    "scope": _TEXT,
-    "handle": _TEXT,
-    "id": _TEXT,
-    "version": _COUNT,
-    "steps": _COUNT,
-    "state": _TEXT,
-    "snapshot": _OBJECT,
-    "updated_at": _NUMBER,
-    "claim": _RECORD_OR_NONE,
-    "last": _RECORD_OR_NONE,
+_PLAIN: dict[Any, _Check] = {
+    str: ("Unicode text", _is_text),
+    int: ("a whole number from 0 up", _is_count),
+    float: ("a finite number", _is_number),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    Any: ("any JSON value", lambda value: True),
+    Mapping: ("an object", lambda value: isinstance(value, Mapping)),
+    Claim: ("a claim", lambda value: isinstance(value, Mapping | Claim)),
+    LastStep: ("a step", lambda value: isinstance(value, Mapping | LastStep)),
 }
-_CLAIM: dict[str, _Check] = {
-    "call_id": _TEXT,
-    "idempotency_key": _TEXT,
-    "tool": _TEXT,
-    "event": _TEXT_OR_NONE,
-    "principal": _TEXT_OR_NONE,
-    "digest": _TEXT,
-    "claimed_at": _NUMBER,
-    "lease_until": _NUMBER,
-    "on_doubt": _one_of(DoubtPolicy),
-    "in_doubt": _FLAG,
-    "opens": _FLAG,
-}
-_LAST: dict[str, _Check] = {
-    "call_id": _TEXT,
-    "tool": _TEXT,
-    "digest": _TEXT,
-    "principal": _TEXT_OR_NONE,
-    "committed_at": _NUMBER,
-    "result": _OBJECT_OR_NONE,
-    "keep_until": _NUMBER,
-}
-_STEP: dict[str, _Check] = {
-    "scope": _TEXT,
-    "handle": _TEXT,
-    "from_state": _TEXT,
-    "to_state": _TEXT,
-    "event": _TEXT_OR_NONE,
-    "tool": _TEXT,
-    "principal": _TEXT_OR_NONE,
-    "call_id": _TEXT,
-    "at": _NUMBER,
-    "outcome": _one_of(Outcome),
-    "arguments": _ANYTHING,
-    "result": _ANYTHING,
-}
+
+
+def _check_for(hint: Any) -> _Check:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        expected, holds = _check_for(get_args(hint)[0])
+        return f"{expected} or null", lambda value: value is None or holds(value)
+    if origin is Literal:
+        allowed = get_args(hint)
+        return f"one of {', '.join(allowed)}", lambda value: isinstance(value, str) and value in allowed
+    return _PLAIN[origin or hint]
+
+
+def _checks_for(record: type) -> dict[str, _Check]:
+    return {field: _check_for(hint) for field, hint in get_type_hints(record).items()}
+
+
+_WORKFLOW = _checks_for(Workflow)
+_CLAIM = _checks_for(Claim)
+_LAST = _checks_for(LastStep)
+_STEP = _checks_for(Step)
 
 
 def check_key(scope: str, handle: str) -> None:
@@ -138,13 +98,13 @@ def encode_workflow(workflow: Workflow) -> str:
         StoreError: A field holds what JSON cannot, or what `decode_workflow` would refuse. Names the field.
     """
     where = f"workflow {_name(workflow.scope, workflow.handle)}"
-    record = _plain(workflow)
+    record = _plain(workflow, _WORKFLOW)
     _check(record, _WORKFLOW, where, "")
     if workflow.claim is not None:
-        record["claim"] = _plain(workflow.claim)
+        record["claim"] = _plain(workflow.claim, _CLAIM)
         _check(record["claim"], _CLAIM, where, "claim.")
     if workflow.last is not None:
-        record["last"] = _plain(workflow.last)
+        record["last"] = _plain(workflow.last, _LAST)
         _check(record["last"], _LAST, where, "last.")
     return _dump(record, where)
 
@@ -171,7 +131,7 @@ def decode_workflow(text: str | bytes, scope: str, handle: str, version: int) ->
 def encode_step(step: Step) -> str:
     """Return the step as compact ASCII JSON. Raises StoreError as `encode_workflow` does."""
     where = f"history of {_name(step.scope, step.handle)}"
-    record = _plain(step)
+    record = _plain(step, _STEP)
     _check(record, _STEP, where, "")
     return _dump(record, where)
 
@@ -191,8 +151,8 @@ def _name(scope: str, handle: str) -> str:
     return f"scope {short[0]}, handle {short[1]}"
 
 
-def _plain(record: Workflow | Claim | LastStep | Step) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+def _plain(record: Workflow | Claim | LastStep | Step, checks: Mapping[str, _Check]) -> dict[str, Any]:
+    return {field: getattr(record, field) for field in checks}
 
 
 def _check(record: Any, checks: Mapping[str, _Check], where: str, prefix: str) -> None:

@@ -72,7 +72,10 @@ class SqliteFile:
         )
         try:
             # Asked before anything is changed: a file that is not ours is left as it is.
+            # In one transaction, or another process's new schema would be seen by halves.
+            connection.execute("BEGIN")
             empty = self._is_empty(connection)
+            connection.execute("COMMIT")
             self._use_wal(connection)
             if empty:
                 self._create_schema(connection)
