@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from mcpfusion.cli import load
+from mcpfusion.cli.server import server_in
 
-_USUAL = ("server", "mcp", "app", "f", "fusion")
 _WATCHED = (".json", ".yaml", ".yml")
 
 
@@ -73,43 +73,22 @@ def serve(target: str, transport: str, where: dict[str, Any], store: str | None)
     Raises:
         click.ClickException: It could not be loaded or started.
     """
-    server = _server(target, store)
+    name, wanted = load.split(target)
+    start = server_in(load.load(name), wanted, store)
     # On stderr, since over stdio the protocol owns stdout; nothing when the file has set up its own logging.
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    if where:
+        click.echo(f"mcpfusion: serving {target} at {_url(**where)}", err=True)
     try:
-        server.run(transport, **where)
+        start(transport, **where)
     except KeyboardInterrupt:
         return
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise click.ClickException(f"cannot serve: {error}") from error
 
 
-def _server(target: str, store: str | None) -> Any:
-    name, wanted = load.split(target)
-    module = load.load(name)
-    # A file that makes a server has a Fusion as well, and means the server.
-    has_one = wanted is None and any(_server_of(value) for value in vars(module).values())
-    found = load.find(module, wanted, _server_of if has_one else _source_of, what="server", usual=_USUAL)
-    try:
-        if _server_of(found):
-            if store is not None:
-                found.use_store(store)
-            return found
-        return found.server() if store is None else found.server(store=store)
-    except Exception as error:
-        raise click.ClickException(f"cannot make the server: {error}") from error
-
-
-def _server_of(value: Any) -> Any:
-    # Told by what it can do, so that nothing of the SDK is imported for this.
-    is_server = not isinstance(value, type) and hasattr(value, "lowlevel") and hasattr(value, "run")
-    return value if is_server else None
-
-
-def _source_of(value: Any) -> Any:
-    from mcpfusion import Fusion
-
-    return value if isinstance(value, Fusion) else _server_of(value)
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
 
 
 def _watch(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
