@@ -32,9 +32,7 @@ async def pay(id: str, *, key: str) -> Receipt:
     return {"id": id, "paid": True, "key": key}
 
 
-@f.mutation("invoice.submit").describe("Submit a draft invoice for review").bind_state(
-    "draft", "SUBMIT"
-).handle
+@f.mutation("invoice.submit").describe("Submit a draft invoice for review").bind_state("draft", "SUBMIT").handle
 async def submit(id: str) -> dict:
     return {"id": id, "status": "in review"}
 
@@ -49,9 +47,7 @@ async def reject(id: str, reason: str) -> dict:
     return {"id": id, "status": "draft", "reason": reason}
 
 
-@f.action("invoice.discharge").describe("Discharge an approved invoice").bind_state(
-    "approved", "DISCHARGE"
-).handle
+@f.action("invoice.discharge").describe("Discharge an approved invoice").bind_state("approved", "DISCHARGE").handle
 async def discharge(id: str, ctx: Context) -> Receipt:
     return await pay(id, key=ctx.workflow.idempotency_key)
 

@@ -125,9 +125,7 @@ class Bindings:
             names = frozenset(
                 name for name, tool in self.tools.items() if not tool.bindings or tool.binding_in(snapshot)
             )
-            if (
-                len(self._visible) < 4096
-            ):  # a statechart has few configurations; an absurd one must not fill memory
+            if len(self._visible) < 4096:  # a statechart has few configurations; an absurd one must not fill memory
                 self._visible[snapshot.paths] = names
         return names
 

@@ -70,9 +70,7 @@ class StateMachineGate:
             raise BindingError("a bound tool needs a name")
         binding = bind(self.machine, name, states, transition)
         known = self._tools.get(name, BoundTool(name, ()))
-        self._tools[name] = replace(
-            known, bindings=(*known.bindings, binding), policies=policies or known.policies
-        )
+        self._tools[name] = replace(known, bindings=(*known.bindings, binding), policies=policies or known.policies)
 
     @property
     def tools(self) -> Mapping[str, BoundTool]:

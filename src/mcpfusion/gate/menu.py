@@ -1,12 +1,13 @@
 """The menu: which bound tools a request may see, by era and by what is known of the caller."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mcpfusion.gate.binding import Bindings
 from mcpfusion.gate.identity import Access, Identity, own_handle, scope_of
 from mcpfusion.gate.passage import Passages
-from mcpfusion.machine import Snapshot
+from mcpfusion.machine import Snapshot, UnknownStateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +61,26 @@ class Menus:
         `session_handles` are the handles that the caller's session has named so far.
 
         Raises:
-            StoreUnavailable, UnknownStateError, ScopeError: As the store, the machine and `access` say.
+            StoreUnavailable: The store failed.
+            ScopeError: `access` gave no scope.
         """
         if self.stable_for(identity):
             return self._whole
         scope = scope_of(self._access, identity)
         if not self._carries_handles:
-            return self._of([await self._passages.snapshot(scope, own_handle(identity))], opens=False)
+            return self._of(await self._standing(scope, [own_handle(identity)]), opens=False)
         if identity.session_id is not None:
-            return self._of(
-                [await self._passages.snapshot(scope, handle) for handle in session_handles], opens=True
-            )
+            return self._of(await self._standing(scope, session_handles), opens=True)
         in_use = await self._passages.in_use(scope)
         return self._whole if in_use is None else self._of(in_use, opens=True)
+
+    async def _standing(self, scope: str, handles: Iterable[str]) -> list[Snapshot]:
+        found: list[Snapshot] = []
+        for handle in handles:
+            # A workflow that fits the machine no more shows nothing; a call on it is told why.
+            with contextlib.suppress(UnknownStateError):
+                found.append(await self._passages.snapshot(scope, handle))
+        return found
 
     def _of(self, snapshots: Iterable[Snapshot], *, opens: bool) -> Menu:
         names = set(self._bindings.opening if opens else ())

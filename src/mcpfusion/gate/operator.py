@@ -45,9 +45,7 @@ async def resolve_done(
     claim = _doubtful_claim(workflow, now)
     leads_to = snapshot if snapshot is not None else claim.leads_to
     if leads_to is None:
-        raise OperatorError(
-            f"where {claim.tool!r} leads depends on its result: name the machine and the event"
-        )
+        raise OperatorError(f"where {claim.tool!r} leads depends on its result: name the machine and the event")
     last = LastStep(claim.call_id, claim.tool, claim.digest, claim.principal, now)
     after = records.moved(workflow, leads_to, state_text(leads_to), last, now)
     return await _write(store, workflow, after, claim.event, claim.tool, operator, now, "resolved_done")
@@ -103,9 +101,7 @@ async def _write(
     now: float,
     outcome: Outcome,
 ) -> Workflow:
-    step = Step(
-        before.scope, before.handle, before.state, after.state, event, tool, operator, "", now, outcome
-    )
+    step = Step(before.scope, before.handle, before.state, after.state, event, tool, operator, "", now, outcome)
     if not await store.write(after, expected_version=before.version, step=step):
         raise OperatorError(f"workflow {before.handle!r} changed meanwhile; look again")
     return after

@@ -21,8 +21,8 @@ from mcpfusion.actions.context import WorkflowView
 from mcpfusion.actions.results import ToolResult
 from mcpfusion.gate import records, refusal
 from mcpfusion.gate.binding import Binding, Bindings, BoundTool
-from mcpfusion.machine import Snapshot, UnknownStateError
 from mcpfusion.gate.plain import NotListable
+from mcpfusion.machine import Snapshot, UnknownStateError
 from mcpfusion.stores.protocol import Claim, LastStep, Step, VersionedFsmStateStore, Workflow
 
 _log = logging.getLogger(__name__)
@@ -204,18 +204,14 @@ class Passages:
             if (unfit := prepare()) is not None:
                 return self._with_block(ticket, snapshot, unfit)
             if judged.transition is None and not ticket.opens:
-                outcome = await work(self._view(ticket, record, snapshot, None))
+                outcome = await work(self._view(ticket, snapshot, None))
                 return self._with_block(ticket, snapshot, outcome.result)
-            record = record or records.new_record(
-                ticket.scope, ticket.handle, snapshot, self._options.clock()
-            )
+            record = record or records.new_record(ticket.scope, ticket.handle, snapshot, self._options.clock())
             answer = await self._claim_and_run(ticket, judged, record, snapshot, work)
             if answer is not None:
                 return answer
 
-    def _judge(
-        self, ticket: Ticket, record: Workflow | None, snapshot: Snapshot
-    ) -> ToolResult | Claim | Binding:
+    def _judge(self, ticket: Ticket, record: Workflow | None, snapshot: Snapshot) -> ToolResult | Claim | Binding:
         """Return a refusal, the claim to wait for, or the binding under which the call is admitted."""
         tool, now = ticket.tool, self._options.clock()
         binding = tool.binding_in(snapshot) if tool.bindings or not ticket.opens else Binding((), frozenset())
@@ -229,9 +225,7 @@ class Passages:
                 return refusal.doubt(ticket.handle, snapshot, claim, "An earlier step did not end.")
         if record and record.last and self._repeats(ticket, record.last, binding):
             return self._repeat(ticket, snapshot, record.last)
-        if binding is None or (
-            binding.event and not self._machine.can(snapshot, self._event(binding.event, ticket))
-        ):
+        if binding is None or (binding.event and not self._machine.can(snapshot, self._event(binding.event, ticket))):
             return refusal.forbidden(tool.name, ticket.handle, snapshot, self._bindings.allowed(snapshot))
         return binding
 
@@ -251,18 +245,19 @@ class Passages:
         self, ticket: Ticket, binding: Binding, record: Workflow, snapshot: Snapshot, work: Work
     ) -> ToolResult | None:
         """Claim the step and run it; None when the claim was lost and the call has to be judged again."""
-        policies = ticket.tool.policies
-        with anyio.CancelScope(shield=True):
-            claim = self._new_claim(ticket, binding, record, snapshot)
-            held = records.claimed(record, claim)
+        claim = self._new_claim(ticket, binding, record, snapshot)
+        held = records.claimed(record, claim)
+        # Once the claim is being written it must be known how that ended, so the caller's going does not count.
+        claiming = anyio.CancelScope(shield=True)
+        with claiming:
             if not await self._write_claim(held, record.version):
                 return None
-        finish = policies.on_cancel == "finish"
-        with anyio.CancelScope(shield=finish):
+            claiming.shield = ticket.tool.policies.on_cancel == "finish"
             try:
                 return await self._run_claimed(ticket, binding, held, snapshot, work)
             finally:
                 self._wake(ticket)
+        return None
 
     async def _run_claimed(
         self, ticket: Ticket, binding: Binding, held: Workflow, snapshot: Snapshot, work: Work
@@ -271,27 +266,40 @@ class Passages:
         outcome: Outcome | None = None
         try:
             with anyio.move_on_after(limit):
-                outcome = await work(self._view(ticket, held, snapshot, held.claim))
-        except anyio.get_cancelled_exc_class():
-            # Only a shielded step gets here by the process's own end; its effect may have happened.
-            released = ticket.tool.policies.on_cancel == "release"
-            with anyio.CancelScope(shield=True):
-                await self._settle(records.released(held) if released else self._doubted(held), held.version)
-            raise
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._settle(records.released(held), held.version)
+                outcome = await work(self._view(ticket, snapshot, held.claim))
+        except BaseException as error:
+            await self._abandon(ticket, held, error)
             raise
         with anyio.CancelScope(shield=True):
-            if outcome is None:
-                why = f"'{ticket.tool.name}' took longer than its time limit of {limit:g} s."
-                return await self._leave_in_doubt(ticket, held, snapshot, why)
-            if outcome.in_doubt:
-                return await self._leave_in_doubt(ticket, held, snapshot, _message(outcome.result))
-            if not outcome.success:
-                await self._settle(records.released(held), held.version)
-                return self._with_block(ticket, snapshot, outcome.result)
-            return await self._commit(ticket, binding, held, snapshot, outcome)
+            return await self._conclude(ticket, binding, held, snapshot, outcome, limit)
+        raise AssertionError  # a shielded scope that nobody cancels does not end early
+
+    async def _abandon(self, ticket: Ticket, held: Workflow, error: BaseException) -> None:
+        """The handler did not return. A finishing step is cancelled only by the process's end: that leaves doubt."""
+        cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+        doubt = cancelled and ticket.tool.policies.on_cancel == "finish"
+        with anyio.CancelScope(shield=True):
+            await self._settle(self._doubted(held) if doubt else records.released(held), held.version)
+
+    async def _conclude(
+        self,
+        ticket: Ticket,
+        binding: Binding,
+        held: Workflow,
+        snapshot: Snapshot,
+        outcome: Outcome | None,
+        limit: float,
+    ) -> ToolResult:
+        """Commit, release or leave in doubt, by how the handler ended; no outcome: by its time limit."""
+        if outcome is None:
+            why = f"'{ticket.tool.name}' took longer than its time limit of {limit:g} s."
+            return await self._leave_in_doubt(ticket, held, snapshot, why)
+        if outcome.in_doubt:
+            return await self._leave_in_doubt(ticket, held, snapshot, _message(outcome.result))
+        if not outcome.success:
+            await self._settle(records.released(held), held.version)
+            return self._with_block(ticket, snapshot, outcome.result)
+        return await self._commit(ticket, binding, held, snapshot, outcome)
 
     async def _commit(
         self, ticket: Ticket, binding: Binding, held: Workflow, snapshot: Snapshot, outcome: Outcome
@@ -302,9 +310,7 @@ class Passages:
             event, after = self._next(ticket, binding, snapshot, outcome, now)
         except Exception:
             _log.exception("the transition of %r cannot be carried out", ticket.tool.name)
-            why = (
-                f"'{ticket.tool.name}' ran, but the event that follows from its result is not possible here."
-            )
+            why = f"'{ticket.tool.name}' ran, but the event that follows from its result is not possible here."
             return await self._leave_in_doubt(ticket, held, snapshot, why)
         if event is None and not ticket.opens:
             await self._settle(records.released(held), held.version)
@@ -365,9 +371,7 @@ class Passages:
             return step
         return Step(**{**_fields(step), "arguments": arguments, "result": kept})
 
-    async def _leave_in_doubt(
-        self, ticket: Ticket, held: Workflow, snapshot: Snapshot, why: str
-    ) -> ToolResult:
+    async def _leave_in_doubt(self, ticket: Ticket, held: Workflow, snapshot: Snapshot, why: str) -> ToolResult:
         assert held.claim is not None
         await self._settle(self._doubted(held), held.version)
         answer = refusal.doubt(ticket.handle, snapshot, held.claim, why)
@@ -400,9 +404,7 @@ class Passages:
         text = json.dumps([record.id, record.steps, ticket.tool.name])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def _view(
-        self, ticket: Ticket, record: Workflow | None, snapshot: Snapshot, claim: Claim | None
-    ) -> WorkflowView:
+    def _view(self, ticket: Ticket, snapshot: Snapshot, claim: Claim | None) -> WorkflowView:
         return WorkflowView(
             handle=ticket.handle,
             state=snapshot.state,
@@ -463,9 +465,7 @@ class Passages:
             if not await self._write(record, expected):
                 _log.warning("workflow %r of scope %r was resolved meanwhile", record.handle, record.scope)
         except StoreUnavailable:
-            _log.warning(
-                "workflow %r of scope %r keeps its claim until the lease ends", record.handle, record.scope
-            )
+            _log.warning("workflow %r of scope %r keeps its claim until the lease ends", record.handle, record.scope)
 
     async def _write_commit(self, record: Workflow, held: Workflow, step: Step) -> bool:
         """Write the commit, trying again while it is unknown whether it was carried out."""
@@ -484,9 +484,7 @@ class Passages:
 
 
 def _message(result: ToolResult) -> str:
-    return next(
-        (str(block["text"]) for block in result.content if block.get("type") == "text"), "The step failed."
-    )
+    return next((str(block["text"]) for block in result.content if block.get("type") == "text"), "The step failed.")
 
 
 def _fields(step: Step) -> dict[str, Any]:

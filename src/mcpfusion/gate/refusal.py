@@ -68,16 +68,16 @@ def doubt(handle: str, snapshot: Snapshot, claim: Claim, why: str) -> ToolResult
     """The outcome of a step is unknown. Under `hold` nothing runs on the workflow until somebody resolves it."""
     what = f"{why} Whether '{claim.tool}' (started {iso(claim.claimed_at)}) took effect is not known."
     if claim.on_doubt == "hold":
-        what += " Do not repeat it: an operator has to look and resolve it, and until then no step of this workflow runs."
+        what += (
+            " Do not repeat it: an operator has to look and resolve it, and until then no step of this workflow runs."
+        )
     else:
         what += " It is safe to call it again."
     data = {"inDoubt": claim.tool, "idempotencyKey": claim.idempotency_key}
     return refusal("IN_DOUBT", what, {**_standing(handle, snapshot, []), **data})
 
 
-def already_done(
-    tool: str, handle: str, snapshot: Snapshot, allowed: Sequence[str], last: LastStep
-) -> ToolResult:
+def already_done(tool: str, handle: str, snapshot: Snapshot, allowed: Sequence[str], last: LastStep) -> ToolResult:
     """The same call was committed just before; it was not run again."""
     return refusal(
         "ALREADY_DONE",

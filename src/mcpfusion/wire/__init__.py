@@ -1,1 +1,1 @@
-"""The only place that knows the MCP SDK: attaching to a server, the menu and the call on the wire, running."""
+"""The only place that knows the MCP SDK: attaching to a server, menus and calls on the wire, running."""

@@ -1,6 +1,6 @@
 """Attaching actions and a gate to a server: the handlers it gets, and what they share."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,6 +9,7 @@ import mcp_types as types
 from mcp.server import Server
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcpfusion.actions.middleware import Middleware
@@ -16,9 +17,9 @@ from mcpfusion.actions.registry import ActionRegistry
 from mcpfusion.gate.actions import bound_tools
 from mcpfusion.gate.binding import BindingError, Bindings
 from mcpfusion.gate.gate import StateMachineGate
-from mcpfusion.gate.identity import Access, scope_of
+from mcpfusion.gate.identity import Access, ScopeError, scope_of
 from mcpfusion.gate.menu import Menu, Menus
-from mcpfusion.gate.passage import Moved, Options, Passages
+from mcpfusion.gate.passage import Moved, Options, Passages, StoreUnavailable
 from mcpfusion.gate.plain import PlainStore
 from mcpfusion.stores import open_store
 from mcpfusion.stores.protocol import FsmStateStore, VersionedFsmStateStore
@@ -78,9 +79,7 @@ class Attachment:
     ) -> None:
         self.lowlevel: Server[Any] = lowlevel_of(server)
         if hasattr(self.lowlevel, _ATTACHED):
-            raise ValueError(
-                f"server {self.lowlevel.name!r} is attached already: attach everything in one call"
-            )
+            raise ValueError(f"server {self.lowlevel.name!r} is attached already: attach everything in one call")
         self.options = options
         self._registry = registry
         self._base_schema = self.lowlevel.get_tool_input_schema
@@ -118,9 +117,7 @@ class Attachment:
             return store
         if isinstance(store, FsmStateStore):  # pyright: ignore[reportUnnecessaryIsInstance]
             return PlainStore(store, bindings.machine)
-        raise TypeError(
-            f"store: expected a URL or an object with load() and save(), got {type(store).__name__}"
-        )
+        raise TypeError(f"store: expected a URL or an object with load() and save(), got {type(store).__name__}")
 
     def use_store(self, url: str) -> None:
         """Keep the workflows in another store. Before the server runs.
@@ -129,9 +126,7 @@ class Attachment:
             ValueError: The URL names no store, or the server has no gate.
         """
         if self.bindings is None:
-            raise ValueError(
-                f"server {self.lowlevel.name!r} has no machine, so that there is nothing to store"
-            )
+            raise ValueError(f"server {self.lowlevel.name!r} has no machine, so that there is nothing to store")
         self.store = self._passages.store = self._open(url, self.bindings)
 
     def _install(self, middleware: tuple[Middleware, ...]) -> None:
@@ -155,19 +150,12 @@ class Attachment:
         if gated:
             bus = bus_of(server.get_request_handler("subscriptions/listen"))
             listening = Listening(self._audience, bus, self._listener)
-            server.add_request_handler(
-                "subscriptions/listen", types.SubscriptionsListenRequestParams, listening
-            )
+            server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, listening)
         server.lifespan = self._lifespan(server.lifespan)
 
     async def _shortcut(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Answer a list that is all ours from the pages built before; advertise `listChanged` in the handshake."""
-        if (
-            ctx.method == "tools/list"
-            and ctx.request_id is not None
-            and self._listing.own_only
-            and ready(ctx)
-        ):
+        """Answer a list that is all ours from pages built before; advertise `listChanged` in the handshake."""
+        if ctx.method == "tools/list" and ctx.request_id is not None and self._listing.own_only and ready(ctx):
             cursor = cursor_of(ctx)
             if cursor is not None:
                 page = self._listing.page(await self._menu(ctx), ctx.protocol_version, cursor)
@@ -191,7 +179,10 @@ class Attachment:
         if self._gated is None:
             return None
         identity = identity_of(ctx)
-        menu = await self._gated.menus.menu(identity, list(session_handles(ctx)))
+        try:
+            menu = await self._gated.menus.menu(identity, list(session_handles(ctx)))
+        except (StoreUnavailable, ScopeError):
+            raise MCPError(types.INTERNAL_ERROR, "The menu cannot be worked out now; try again") from None
         if has_session(ctx):
             self._audience.shown(id(connection_of(ctx)), lambda: self._session_listener(ctx, menu), menu)
         return menu
@@ -203,11 +194,7 @@ class Attachment:
         async def send() -> None:
             request = current_request.get()
             related = None
-            if (
-                request is not None
-                and connection_of(request) is connection
-                and request.session.can_send_request
-            ):
+            if request is not None and connection_of(request) is connection and request.session.can_send_request:
                 related = request.request_id  # the stream this client is reading right now
             channel = request.session if request is not None and related is not None else session
             await channel.send_notification(types.ToolListChangedNotification(), related_request_id=related)
@@ -243,7 +230,7 @@ class Attachment:
         """Return the server's lifespan with the store's around it; in process it is entered once a client."""
 
         @asynccontextmanager
-        async def lifespan(server: Server[Any]) -> AsyncIterator[Any]:
+        async def lifespan(server: Server[Any]) -> AsyncGenerator[Any]:
             self._users += 1
             self._reopen()
             try:
@@ -273,9 +260,7 @@ def _compile(gate: StateMachineGate | None, registry: ActionRegistry) -> Binding
         return gate.compile(bound_tools(gate.machine, registry))
     bound = [name for name, action in registry.tools.items() if action.bindings or action.mints_handle]
     if bound:
-        raise BindingError(
-            f"action {bound[0]!r} is bound to states, but the server is given no machine (fsm=…)"
-        )
+        raise BindingError(f"action {bound[0]!r} is bound to states, but the server is given no machine (fsm=…)")
     return None
 
 

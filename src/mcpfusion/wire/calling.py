@@ -5,12 +5,11 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import mcp_types as types
 from mcp.server.lowlevel.server import HandlerEntry
 from mcp.shared.exceptions import MCPError
-from mcp_types import methods
 from pydantic import BaseModel
 
 from mcpfusion.actions.action import Action
@@ -97,9 +96,7 @@ class Calling:
             name: compose(action.middleware, self._admit) for name, action in registry.tools.items()
         }
 
-    async def __call__(
-        self, ctx: RequestContext, params: types.CallToolRequestParams
-    ) -> BaseModel | dict[str, Any]:
+    async def __call__(self, ctx: RequestContext, params: types.CallToolRequestParams) -> BaseModel | dict[str, Any]:
         """Answer one call.
 
         Raises:
@@ -118,9 +115,9 @@ class Calling:
                     if modern(ctx):
                         return request.rounds.required(need)
                     await request.rounds.ask(ctx, need)
-            return error_result(
-                "TOO_MANY_QUESTIONS", f"'{params.name}' asked more than {MAX_ROUNDS} questions"
-            ).to_wire()
+            return _complete(
+                error_result("TOO_MANY_QUESTIONS", f"'{params.name}' asked more than {MAX_ROUNDS} questions")
+            )
         except BaseInputRequired as need:
             return need.wire
         finally:
@@ -130,14 +127,15 @@ class Calling:
     async def _once(self, request: _Request, action: Action | None) -> dict[str, Any]:
         call = Call(request.params.name, request.params.arguments or {}, _context(request), action)
         try:
-            return (await self._entry(call)).to_wire()
+            result = await self._entry(call)
         except ToolError as error:
-            return _failed(error).to_wire()
+            result = _failed(error)
         except MCPError:
             raise
         except Exception:
             _log.exception("the call of %r failed outside its handler", request.params.name)
-            return _internal(request.params.name).to_wire()
+            result = _internal(request.params.name)
+        return _complete(result)
 
     async def _dispatch(self, call: Call) -> ToolResult:
         return await (self._own[call.tool] if call.action else self._admit)(call)
@@ -159,9 +157,7 @@ class Calling:
             return refusal.refusal("INVALID_HANDLE", str(error), {"allowedActions": []})
         except ScopeError:
             _log.exception("a caller has no scope")
-            return refusal.refusal(
-                "FORBIDDEN", "whose workflow this is cannot be told.", {"allowedActions": []}
-            )
+            return refusal.refusal("FORBIDDEN", "whose workflow this is cannot be told.", {"allowedActions": []})
         if request.params.task is not None:
             return refusal.refusal("FORBIDDEN", f"'{bound.name}' moves a workflow and cannot run as a task.")
         if has_session(request.ctx):
@@ -184,9 +180,7 @@ class Calling:
             ready = prepared[-1]
             outcome = await self._run(replace(ready, context=ready.context.again(workflow=view)))
             if minted and outcome.success:
-                return replace(
-                    outcome, result=_with_handle(outcome.result, gated.handle_key or "handle", handle)
-                )
+                return replace(outcome, result=_with_handle(outcome.result, gated.handle_key or "handle", handle))
             return outcome
 
         return await gated.passages.run(ticket, prepare, work)
@@ -223,7 +217,7 @@ class Calling:
             if isinstance(result, BaseModel)
             else dict(result or {})
         )
-        if methods.is_input_required(wire) or "content" not in wire:
+        if "content" not in wire or wire.get("resultType") == "input_required":
             # Questions, and answers of extensions, belong to the server; neither is a success of this step.
             raise BaseInputRequired(wire)
         answer = ToolResult.from_wire(wire)
@@ -231,7 +225,7 @@ class Calling:
 
 
 def _prepare(call: Call, extra: str | None) -> Call | ToolResult:
-    """Return the call as the handler gets it: without the gate's own argument `extra`, and validated if it is ours."""
+    """Return the call as the handler gets it: without the gate's argument `extra`; validated if it is ours."""
     arguments = dict(call.arguments)
     if extra is not None:
         arguments.pop(extra, None)
@@ -281,6 +275,10 @@ def _context(request: _Request) -> Context:
     )
 
 
+def _complete(result: ToolResult) -> dict[str, Any]:
+    return {"resultType": "complete", **result.to_wire()}
+
+
 def _failed(error: ToolError) -> ToolResult:
     return error_result(error.code, error.message, error.data)
 
@@ -297,5 +295,5 @@ def _with_handle(result: ToolResult, key: str, handle: str) -> ToolResult:
     }
     structured = result.structured
     if isinstance(structured, dict) and key not in structured:
-        structured = {**structured, key: handle}
+        structured = {**cast(dict[str, Any], structured), key: handle}
     return replace(result, content=[*result.content, note], structured=structured)

@@ -19,8 +19,8 @@ def gate_server(
     """Gate the tools that a server has already, by the names that `gate.bind_tool` was given.
 
     Args:
-        server: `fastmcp.FastMCP`, the SDK's `MCPServer`, or its low-level `Server`. It is gated where its clients
-            reach it: calls that go past its own front door, from a server it is mounted in, are not seen.
+        server: `fastmcp.FastMCP`, the SDK's `MCPServer`, or its low-level `Server`. It is gated where its
+            clients reach it: calls that go past that door, from a server it is mounted in, are not seen.
         gate: The machine and the bindings.
         store: Where workflows are kept: a URL, or a store of one's own.
         middleware: Async callables around every call, the first one outermost.

@@ -50,11 +50,7 @@ def with_handle(definition: Definition, key: str, *, minted: bool) -> Definition
     schema = definition.get(schema_key)
     if schema is None or key in schema.get("properties", {}) or schema.get("type") != "object":
         return definition
-    about = (
-        "The new workflow's handle."
-        if minted
-        else "The handle of the workflow, as an earlier answer gave it."
-    )
+    about = "The new workflow's handle." if minted else "The handle of the workflow, as an earlier answer gave it."
     properties = {**schema.get("properties", {}), key: {"type": "string", "description": about}}
     if minted:
         return definition | {schema_key: {**schema, "properties": properties}}
@@ -152,7 +148,12 @@ class Listing:
         tools = [tool for tool in tools if tool is not None]
         start = self._start(tools, cursor)
         page = tools[start : start + self._page_size]
-        result: dict[str, Any] = {"tools": page, "ttlMs": 0, "cacheScope": "private"}
+        result: dict[str, Any] = {
+            "resultType": "complete",
+            "tools": page,
+            "ttlMs": 0,
+            "cacheScope": "private",
+        }
         if start + self._page_size < len(tools):
             result["nextCursor"] = _encode(page[-1]["name"])
         return result

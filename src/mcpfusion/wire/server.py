@@ -92,8 +92,8 @@ class FusionServer:
             AnonymousCallersError: See `host`.
         """
         self._check_anonymous(host)
-        if hasattr(self.base, "http_app"):  # FastMCP
-            return self.base.http_app(path=path, **options)
+        if (http_app := getattr(self.base, "http_app", None)) is not None:  # FastMCP
+            return http_app(path=path, **options)
         options = {"streamable_http_path": path, "host": host or "0.0.0.0", **options}  # noqa: S104 - names no address to bind
         return self.base.streamable_http_app(**self._auth, **options)
 

@@ -1,0 +1,1 @@
+"""Which tools a request may see and call: bindings, handles, the menu and the passage."""

@@ -1,0 +1,88 @@
+"""Real servers in real processes, and the SDK's client on them over real transports."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from mcp import Client, StdioServerParameters
+
+ERAS = ("legacy", "2026-07-28")
+"""The client modes: 2025-11-25 with a session, 2026-07-28 without."""
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def http_process(
+    file: str | Path, *, args: tuple[str, ...] = (), env: Mapping[str, str] | None = None, cwd: str | Path | None = None
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run `python FILE http PORT ARGS` and yield its MCP URL and the process, once it answers. Ends it afterwards.
+
+    The file is expected to call `server.run("http", port=int(sys.argv[2]))`.
+    """
+    port = free_port()
+    command = [sys.executable, str(file), "http", str(port), *args]
+    process = subprocess.Popen(command, env={**os.environ, **(env or {})}, cwd=cwd, stdin=subprocess.DEVNULL)
+    try:
+        _wait_for(port, process)
+        yield f"http://127.0.0.1:{port}/mcp", process
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes], *, seconds: float = 10) -> None:
+    """Ask the process to end, and end it when it does not."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with exit code {process.returncode} before it answered")
+        try:
+            httpx2.get(f"http://127.0.0.1:{port}/", timeout=1)
+        except httpx2.TransportError:
+            time.sleep(0.05)
+        else:
+            return
+    raise RuntimeError("the server did not answer in time")
+
+
+def stdio_server(
+    file: str | Path, *, args: tuple[str, ...] = (), env: Mapping[str, str] | None = None, cwd: str | Path | None = None
+) -> StdioServerParameters:
+    """Return what makes a client start `python FILE stdio ARGS` and talk to it."""
+    return StdioServerParameters(
+        command=sys.executable, args=[str(file), "stdio", *args], env={**os.environ, **(env or {})}, cwd=cwd
+    )
+
+
+@asynccontextmanager
+async def sdk_client(server: Any, mode: str, **options: Any) -> AsyncIterator[Client]:
+    """Yield the SDK's client on a URL, on stdio parameters, or on a server in this process."""
+    async with Client(server, mode=mode, read_timeout_seconds=60, **options) as client:
+        yield client
+
+
+Connect = Callable[..., AbstractAsyncContextManager[Client]]
