@@ -1,4 +1,4 @@
-"""What can be called: declaring actions, their signatures, results and errors, and the middleware around them."""
+"""What can be called: actions and their signatures, results and errors, and the middleware around them."""
 
 from .action import Action, BindingSpec
 from .builder import ActionBuilder, ActionKeywords

@@ -1,4 +1,4 @@
-"""Reading annotations: names in strings, what is behind `Annotated` and aliases, and their JSON Schema."""
+"""Reading annotations: the names in them, what is behind aliases and `Annotated`, and their JSON Schema."""
 
 import inspect
 import sys
@@ -13,23 +13,26 @@ _QUALIFIERS = (te.Required, te.NotRequired, te.ReadOnly)
 
 
 class PlainSchema(GenerateJsonSchema):
-    """JSON Schema without the titles that repeat each field's name; a title that somebody wrote stays."""
+    """JSON Schema without titles that only repeat a field's name; a title that somebody wrote stays."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
     def emit_warning(self, kind: Any, detail: str) -> None:
-        """A default or a value that JSON cannot say is left out of the schema; there is nobody to warn."""
+        """Say nothing: a default that JSON cannot express is left out of the schema, and that is all."""
 
 
 class NamesOf:
-    """The names that a function's annotations may use: its module's, its closure's, and those of the function that
-    is being run to define it, where the types of an example or a test live."""
+    """The names that a function's annotations may use.
+
+    These are the names of its module, of its closure, and of the function that is running to define it, where the
+    types of an example or of a test live.
+    """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._globals: dict[str, Any] = getattr(fn, "__globals__", {})
         self._locals: dict[str, Any] = {}
-        code = getattr(fn, "__code__", None)
+        code: Any = getattr(fn, "__code__", None)
         if code is None or "<locals>" not in getattr(fn, "__qualname__", ""):
             return
         frame = inspect.currentframe()
@@ -38,20 +41,20 @@ class NamesOf:
         self._locals = {**(frame.f_locals if frame else {}), **_closure(fn)}
 
     def resolve(self, annotation: Any) -> Any:
-        """Return the annotation with every name in it looked up; raises NameError and whatever evaluation raises."""
+        """Return the annotation with every name in it looked up; raises what looking up raises."""
         if annotation is inspect.Parameter.empty:
             return annotation
         holder = types.SimpleNamespace(__annotations__={"it": annotation})
         return get_type_hints(cast(Any, holder), self._globals, self._locals, include_extras=True)["it"]
 
 
-def _closure(fn: Callable[..., Any]) -> dict[str, Any]:
+def _closure(fn: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, cell in zip(getattr(fn, "__code__").co_freevars, getattr(fn, "__closure__") or (), strict=False):
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False):
         try:
             found[name] = cell.cell_contents
         except ValueError:
-            # Not assigned yet.
+            # The variable has not been assigned yet.
             continue
     return found
 
@@ -75,8 +78,10 @@ def unwrapped(annotation: Any) -> Iterator[Any]:
 
 
 def portable(annotation: Any) -> Any:
-    """Return the annotation with each `typing.TypedDict` in it replaced by its `typing_extensions` twin, which is
-    the one that pydantic can read before Python 3.12."""
+    """Return the annotation with each `typing.TypedDict` replaced by its twin from `typing_extensions`.
+
+    Before Python 3.12 pydantic reads only those.
+    """
     return annotation if sys.version_info >= (3, 12) else _portable(annotation, ())
 
 
@@ -86,11 +91,11 @@ def _portable(annotation: Any, inside: tuple[Any, ...]) -> Any:
             return annotation
         return _twin(annotation, (*inside, annotation))
     origin, args = get_origin(annotation), get_args(annotation)
-    if origin is None or origin is te.Literal:
+    if origin is None or origin is te.Literal or origin is Callable:
         return annotation
     if origin is Annotated:
         return Annotated[(_portable(args[0], inside), *args[1:])]
-    changed = tuple(_portable(arg, inside) if not isinstance(arg, list) else arg for arg in args)
+    changed = tuple(_portable(arg, inside) for arg in args)
     if changed == args:
         return annotation
     return Union[changed] if origin in (Union, types.UnionType) else origin[changed]  # noqa: UP007
@@ -110,5 +115,3 @@ def _twin(annotation: Any, inside: tuple[Any, ...]) -> Any:
         if hasattr(annotation, attribute):
             setattr(twin, attribute, getattr(annotation, attribute))
     return twin
-
-

@@ -7,15 +7,16 @@ lists of choices.
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, cast
 
-import jsonschema
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic_core import SchemaError, core_schema
+from typing_extensions import TypedDict
 
+from .annotations import portable
 from .arguments import explain, in_words
 from .errors import ToolError
 
@@ -28,7 +29,7 @@ _KEYWORDS: dict[str, tuple[str, ...]] = {
     "integer": ("minimum", "maximum"),
     "number": ("minimum", "maximum"),
     "boolean": (),
-    "array": ("items", "minItems", "maxItems"),
+    "array": ("minItems", "maxItems"),
 }
 
 
@@ -56,8 +57,7 @@ class Question:
 
     Attributes:
         schema: The JSON Schema that goes to the client.
-        read: Turns the content of an accepted answer into data; raises ValidationError or
-            `jsonschema.ValidationError`.
+        read: Turns the content of an accepted answer into data; raises pydantic's ValidationError.
     """
 
     schema: dict[str, Any]
@@ -70,12 +70,13 @@ class Question:
         Raises:
             TypeError: It is none of these, or a field cannot be asked for; the field is named.
         """
-        if isinstance(schema, Mapping):
-            return _from_json_schema(cast(Mapping[str, Any], schema))
-        return _from_type(schema)
+        if not isinstance(schema, Mapping):
+            return _from_type(schema)
+        flat = _flat(cast(Mapping[str, Any], schema), "schema")
+        return Question(flat, _reader(flat))
 
     def key(self, ordinal: int, message: str) -> str:
-        """Return what names this question within one call: its place in the run, and a digest of what is asked."""
+        """Return what names this question within one call: its place in the run and a digest of what is asked."""
         asked = json.dumps([message, self.schema], sort_keys=True, separators=(",", ":"))
         return f"{ordinal}:{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
 
@@ -93,22 +94,22 @@ class Question:
             case "accept":
                 return Answer("accept", self._data(wire.get("content")))
             case _:
-                raise ToolError("The answer does not fit the question: unknown action.", code="INVALID_ANSWER")
+                raise _unfit("action: expected accept, decline or cancel")
 
     def _data(self, content: Any) -> Any:
         given: Mapping[str, Any] = cast(Mapping[str, Any], content) if isinstance(content, Mapping) else {}
         try:
             return self.read(given)
         except ValidationError as error:
-            lines = in_words(explain(error, given, self.schema.get("properties", {})))
-        except jsonschema.ValidationError as error:
-            where = ".".join(str(part) for part in error.absolute_path) or "answer"
-            lines = f"{where}: does not fit {error.validator}"
-        raise ToolError(f"The answer does not fit the question:\n{lines}", code="INVALID_ANSWER")
+            raise _unfit(in_words(explain(error, given, self.schema))) from None
+
+
+def _unfit(lines: str) -> ToolError:
+    return ToolError(f"The answer does not fit the question:\n{lines}", code="INVALID_ANSWER")
 
 
 class _FlatSchema(GenerateJsonSchema):
-    """Renders an optional field as a plain one that is not required, which is the form the specification has."""
+    """Renders `T | None` as `T`: the form that the specification has for an optional field is not to require it."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
@@ -121,35 +122,25 @@ class _FlatSchema(GenerateJsonSchema):
 
 
 @functools.lru_cache(maxsize=512)
-def _from_type(schema: type[Any]) -> Question:
+def _from_type(schema: Any) -> Question:
     name = getattr(schema, "__name__", repr(schema))
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(schema)
+        adapter: TypeAdapter[Any] = TypeAdapter(portable(schema))
         rendered = adapter.json_schema(schema_generator=_FlatSchema)
-    except PydanticUserError as error:
-        raise TypeError(f"{name} cannot be asked for: {error.message}") from error
+    except (PydanticUserError, SchemaError, NameError, ValueError) as error:
+        said = str(error).split("\n", 1)[0]
+        raise TypeError(f"{name} cannot be asked for: {said}") from error
     return Question(_flat(rendered, name), adapter.validate_python)
-
-
-def _from_json_schema(schema: Mapping[str, Any]) -> Question:
-    flat = _flat(schema, "schema")
-    validator = jsonschema.Draft202012Validator(flat)
-
-    def read(content: Mapping[str, Any]) -> dict[str, Any]:
-        validator.validate(dict(content))  # pyright: ignore[reportUnknownMemberType]
-        return dict(content)
-
-    return Question(flat, read)
 
 
 def _flat(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
     root = _followed(schema, schema)
     if root.get("type") != "object":
-        raise TypeError(f"{name} cannot be asked for: a question needs fields (a model, a dataclass, an object schema)")
+        raise TypeError(f"{name} cannot be asked for: a question needs named fields, as a model has them")
     properties: Mapping[str, Any] = root.get("properties", {})
     flat: dict[str, Any] = {
         "type": "object",
-        "properties": {field: _primitive(prop, schema, f"{name}.{field}") for field, prop in properties.items()},
+        "properties": {key: _primitive(prop, schema, f"{name}.{key}") for key, prop in properties.items()},
     }
     if required := root.get("required"):
         flat["required"] = list(required)
@@ -161,21 +152,23 @@ def _followed(prop: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any
     if not isinstance(ref, str):
         return dict(prop)
     definition = root.get("$defs", {}).get(ref.removeprefix("#/$defs/"), {})
-    return {**definition, **{k: v for k, v in prop.items() if k != "$ref"}}
+    return {**definition, **{key: value for key, value in prop.items() if key != "$ref"}}
 
 
 def _primitive(prop: Mapping[str, Any], root: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return `prop` with what the form can say; the rest (a pattern, say) is checked when the answer comes."""
+    """Return `prop` with what a form can say; the rest, a pattern for instance, is checked on the answer."""
     prop = _followed(prop, root)
     kind = prop.get("type")
+    if not isinstance(kind, str) or kind not in _KEYWORDS:
+        found = kind or next((key for key in ("anyOf", "oneOf", "allOf") if key in prop), "any value")
+        raise TypeError(f"{where}: elicitation asks for text, numbers, booleans and choices, not for {found}")
     if "const" in prop:
         prop["enum"] = [prop["const"]]
-    if not isinstance(kind, str) or kind not in _KEYWORDS:
-        raise TypeError(f"{where}: elicitation asks for text, numbers, booleans and choices only, not {_kind(prop)}")
-    if kind in ("integer", "number", "boolean") and "enum" in prop:
-        raise TypeError(f"{where}: choices in elicitation are text only, not {kind}")
-    if "format" in prop and prop["format"] not in _FORMATS:
-        raise TypeError(f"{where}: elicitation knows the formats {', '.join(_FORMATS)}, not {prop['format']!r}")
+    if kind != "string" and "enum" in prop:
+        raise TypeError(f"{where}: choices in elicitation are text, not {kind}")
+    if prop.get("format", "date") not in _FORMATS and kind == "string":
+        known = ", ".join(_FORMATS)
+        raise TypeError(f"{where}: elicitation knows the formats {known}, not {prop['format']!r}")
     flat = {key: prop[key] for key in (*_COMMON, *_KEYWORDS[kind]) if key in prop}
     if kind == "array":
         flat["items"] = _choices(_followed(prop.get("items", {}), root), where)
@@ -183,16 +176,45 @@ def _primitive(prop: Mapping[str, Any], root: Mapping[str, Any], where: str) -> 
 
 
 def _choices(items: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if "const" in items:
-        items = {**items, "enum": [items["const"]]}
-    if items.get("type") == "string" and "enum" in items:
-        return {"type": "string", "enum": items["enum"]}
-    if "anyOf" in items and all(isinstance(o, Mapping) and "const" in o and "title" in o for o in items["anyOf"]):
-        return {"anyOf": items["anyOf"]}
-    raise TypeError(f"{where}: elicitation asks for lists of choices only (`list[Literal['a', 'b']]`)")
+    match items:
+        case {"type": "string", "const": str() as only}:
+            return {"type": "string", "enum": [only]}
+        case {"type": "string", "enum": list()}:
+            return {"type": "string", "enum": items["enum"]}
+        case {"anyOf": [*members]} if all(isinstance(m, Mapping) and "const" in m for m in members):
+            return {"anyOf": items["anyOf"]}
+        case _:
+            raise TypeError(f"{where}: elicitation asks for lists of choices, as in list[Literal['a', 'b']]")
 
 
-def _kind(prop: Mapping[str, Any]) -> str:
-    return next((str(prop[key]) for key in ("type",) if key in prop), None) or next(
-        (key for key in ("anyOf", "oneOf", "allOf") if key in prop), "any value"
-    )
+def _reader(flat: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Return what checks an answer to a question that was put as JSON Schema."""
+    required: Sequence[str] = flat.get("required", ())
+    fields = {
+        key: _type_of(prop) if key in required else NotRequired[_type_of(prop)]
+        for key, prop in flat["properties"].items()
+    }
+    answer = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)("Answer", fields)
+    return cast("TypeAdapter[dict[str, Any]]", TypeAdapter(answer)).validate_python
+
+
+def _type_of(prop: Mapping[str, Any]) -> Any:
+    match prop:
+        case {"enum": choices} | {"oneOf": choices} | {"anyOf": choices}:
+            return Literal[tuple(map(_choice, choices))]
+        case {"type": "string"}:
+            return Annotated[
+                str, Field(min_length=prop.get("minLength"), max_length=prop.get("maxLength"), strict=True)
+            ]
+        case {"type": "boolean"}:
+            return Annotated[bool, Field(strict=True)]
+        case {"type": "array"}:
+            member = _type_of(prop["items"])
+            return Annotated[list[member], Field(min_length=prop.get("minItems"), max_length=prop.get("maxItems"))]
+        case _:
+            number = int if prop.get("type") == "integer" else int | float
+            return Annotated[number, Field(ge=prop.get("minimum"), le=prop.get("maximum"))]
+
+
+def _choice(choice: Any) -> Any:
+    return cast(Mapping[str, Any], choice)["const"] if isinstance(choice, Mapping) else choice

@@ -1,4 +1,4 @@
-"""What can go wrong with an action: when it is declared, when it is called, and when it needs an answer first."""
+"""What can go wrong with an action: when it is declared, and when it is called."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -44,15 +44,21 @@ class ArgumentsError(ToolError):
 
 
 class RegistrationError(ValueError):
-    """An action was declared in a way that cannot work. The message names the action, the place and the remedy."""
+    """An action was declared in a way that cannot work.
+
+    The message names the action, the place and the remedy.
+    """
 
 
 class ResultError(Exception):
-    """A handler returned something that is not a result of its action. For the log; the client sees nothing of it."""
+    """A handler returned something that is no result of its action.
+
+    For the log: the client sees nothing of the message.
+    """
 
 
 class InputRequired(BaseException):
-    """Raised by `Context.elicit` when the answer is not there yet: the call ends here and is run again with it.
+    """Raised by `Context.elicit` when the answer is not there yet: the call ends, and is run again with it.
 
     Not an `Exception`, so that a handler's `except Exception` does not mistake it for a failure.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from .context import Context
@@ -42,12 +43,14 @@ def compose(middleware: Sequence[Middleware], inner: CallNext) -> CallNext:
 
 def _around(layer: Middleware, call_next: CallNext) -> CallNext:
     async def run(call: Call) -> ToolResult:
-        result: object = await layer(call, call_next)
+        result: Any = layer(call, call_next)
+        if isawaitable(result):
+            result = await result
         if not isinstance(result, ToolResult):
             name = getattr(layer, "__qualname__", type(layer).__qualname__)
             raise ResultError(
-                f"middleware {name} returned {type(result).__name__} instead of a ToolResult"
-                " (it must return what `await call_next(call)` returns)"
+                f"middleware {name} returned {type(result).__name__}, not a ToolResult"
+                " as `await call_next(call)` does"
             )
         return result
 

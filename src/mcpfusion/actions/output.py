@@ -2,20 +2,23 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast, get_args, get_origin
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, Literal, cast, get_args, get_origin
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, RootModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 
 from .annotations import PlainSchema, portable, unwrapped
 from .errors import RegistrationError, ResultError
 from .results import ToolResult, as_block, structured_result, text
 
-_REF = "#/$defs/"
-_CONTENT_TYPES = frozenset(("text", "image", "audio", "resource_link", "resource"))
-_BYTES = "bytes are not a result; return an image, audio or resource block with base64 data"
-_UNFIT = (ValidationError, PydanticSerializationError, ValueError, TypeError, RecursionError)
+_DEFS = "#/$defs/"
+_BLOCK_TYPES = frozenset(("text", "image", "audio", "resource_link", "resource"))
+_BYTES = "bytes are no result; return an image, audio or resource block with base64 data, or text"
+# ValidationError is a ValueError; what a user's own validator or serializer raises may be any of these.
+_UNFIT = (PydanticSerializationError, ValueError, TypeError, AttributeError, RecursionError)
+
+_Arm = Literal["text", "none", "content", "bytes", "free", "data"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,63 +35,56 @@ class Output:
 
     @staticmethod
     def of(annotation: Any, *, name: str) -> "Output":
-        """Read a resolved return annotation of the action `name`.
+        """Read the resolved return annotation of the action `name`.
 
         Raises:
             RegistrationError: No JSON Schema can be made of it.
         """
-        arms = [_Arm.of(arm) for arm in unwrapped(annotation)]
-        if _Arm.BYTES in arms:
+        arms = [_arm(member) for member in unwrapped(annotation)]
+        if "bytes" in arms:
             raise RegistrationError(f"action {name!r}: return type: {_BYTES}")
-        if all(arm in (_Arm.TEXT, _Arm.NONE, _Arm.CONTENT) for arm in arms):
-            return Output(None, encode_content)
-        if any(arm in (_Arm.FREE, _Arm.CONTENT) for arm in arms):
-            return Output(None, encode_freely)
+        if "free" in arms or ("content" in arms and "data" in arms):
+            return Output(None, _freely)
+        if "data" not in arms:
+            return Output(None, _as_content("text" in arms, "none" in arms, "content" in arms, name))
         return _structured(portable(annotation), name)
 
 
-class _Arm:
-    """What one member of a return annotation means for the wire."""
-
-    TEXT, NONE, CONTENT, FREE, BYTES, DATA = range(6)
-
-    @staticmethod
-    def of(arm: Any) -> int:
-        if arm is inspect.Signature.empty or arm is Any or arm is object or _is_result(arm):
-            return _Arm.FREE
-        if arm is str:
-            return _Arm.TEXT
-        if arm is None or arm is type(None):
-            return _Arm.NONE
-        if arm in (bytes, bytearray, memoryview):
-            return _Arm.BYTES
-        if _is_content(arm):
-            return _Arm.CONTENT
-        return _Arm.DATA
+def _arm(member: Any) -> _Arm:
+    """Return what one member of a return annotation means for the wire."""
+    if member in (inspect.Signature.empty, Any, object) or _is_result(member):
+        return "free"
+    if member is str:
+        return "text"
+    if member in (None, type(None)):
+        return "none"
+    if member in (bytes, bytearray, memoryview):
+        return "bytes"
+    return "content" if _is_content(member) else "data"
 
 
-def _is_result(arm: Any) -> bool:
-    """Whether `arm` is a whole result: ours, or a model that has the members of one."""
-    if not isinstance(arm, type):
+def _is_result(member: Any) -> bool:
+    """Whether `member` is the type of a whole result: ours, the SDK's or FastMCP's."""
+    if not isinstance(member, type):
         return False
-    fields: Mapping[str, Any] = getattr(arm, "model_fields", {})
-    return issubclass(arm, ToolResult) or {"content", "structured_content", "is_error"} <= fields.keys()
+    fields: Mapping[str, Any] = getattr(member, "model_fields", {})
+    return issubclass(member, ToolResult) or {"content", "structured_content", "is_error"} <= fields.keys()
 
 
-def _is_content(arm: Any) -> bool:
-    """Whether `arm` is a content block type of the MCP types, or a list or tuple of them."""
-    if get_origin(arm) in (list, tuple, Sequence):
-        members = [member for arg in get_args(arm) if arg is not ... for member in unwrapped(arg)]
-        return any(_is_block(member) for member in members) and all(m is str or _is_block(m) for m in members)
-    return _is_block(arm)
+def _is_content(member: Any) -> bool:
+    if get_origin(member) not in (list, tuple, Sequence):
+        return _is_block(member)
+    items = [arm for arg in get_args(member) if arg is not ... for arm in unwrapped(arg)]
+    return any(map(_is_block, items)) and all(item is str or _is_block(item) for item in items)
 
 
-def _is_block(arm: Any) -> bool:
-    if not isinstance(arm, type):
+def _is_block(member: Any) -> bool:
+    """Whether `member` is a content block type of the MCP types, without importing them."""
+    if not isinstance(member, type):
         return False
-    kind = getattr(arm, "model_fields", {}).get("type")
-    packages = {base.__module__.partition(".")[0] for base in arm.__mro__}
-    return kind is not None and kind.default in _CONTENT_TYPES and "mcp_types" in packages
+    kind = getattr(member, "model_fields", {}).get("type")
+    from_mcp = any(base.__module__.partition(".")[0] == "mcp_types" for base in member.__mro__)
+    return from_mcp and kind is not None and kind.default in _BLOCK_TYPES
 
 
 def _structured(annotation: Any, name: str) -> Output:
@@ -97,80 +93,131 @@ def _structured(annotation: Any, name: str) -> Output:
         schema = _inlined(adapter.json_schema(mode="serialization", schema_generator=PlainSchema))
     except (PydanticUserError, SchemaError, NameError, TypeError, ValueError) as error:
         said = str(error).split("\n", 1)[0]
-        raise RegistrationError(f"action {name!r}: no JSON Schema for the return type {annotation!r} ({said})") from error
-    wrap = schema.get("type") != "object"
-    if wrap:
-        schema = _wrapped(schema)
-    else:
-        schema.pop("title", None)
+        raise RegistrationError(
+            f"action {name!r}: no JSON Schema for the return type {annotation!r} ({said});"
+            " return a pydantic model, a dataclass, a TypedDict or a dict, or leave the annotation out"
+        ) from error
+    is_object = schema.get("type") == "object"
+    schema = {key: value for key, value in schema.items() if key != "title"} if is_object else _wrapped(schema)
+    return Output(schema, _encoder(adapter, annotation, name, wrap=not is_object))
+
+
+def _encoder(adapter: TypeAdapter[Any], annotation: Any, name: str, *, wrap: bool) -> Callable[[Any], ToolResult]:
+    validate, dump = adapter.validate_python, adapter.dump_python
 
     def encode(value: Any) -> ToolResult:
-        if isinstance(value, ToolResult):
-            return value
+        if _is_result(type(value)):
+            return _checked(_whole(value), validate, name, wrap=wrap)
         try:
-            checked = adapter.validate_python(value)
-            data = adapter.dump_python(checked, mode="json", by_alias=True, warnings="error")
+            data = dump(validate(value), mode="json", by_alias=True, warnings="error")
         except _UNFIT as error:
             raise ResultError(f"action {name!r}: the result does not fit {annotation!r}: {error}") from error
         return structured_result({"result": data} if wrap else data)
 
-    return Output(schema, encode)
+    return encode
+
+
+def _checked(result: ToolResult, validate: Callable[[Any], Any], name: str, *, wrap: bool) -> ToolResult:
+    """Return a result that the handler made itself, if its structured content is what the action promises."""
+    if result.is_error:
+        return result
+    try:
+        validate(result.structured["result"] if wrap else result.structured)
+    except (*_UNFIT, LookupError) as error:
+        raise ResultError(f"action {name!r}: the structured content is not as promised: {error}") from error
+    return result
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Give a recursive type's schema, a bare reference, its object root, which clients up to 2025-11-25 demand."""
+    """Give the schema of a recursive type, a bare reference, the object root that clients up to 2025-11-25 need."""
     ref = schema.get("$ref", "")
-    if not ref.startswith(_REF):
+    if not ref.startswith(_DEFS):
         return schema
-    return {**schema["$defs"][ref.removeprefix(_REF)], **{k: v for k, v in schema.items() if k != "$ref"}}
+    return {**schema["$defs"][ref.removeprefix(_DEFS)], **{k: v for k, v in schema.items() if k != "$ref"}}
 
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
-    return {"type": "object", "properties": {"result": schema}, "required": ["result"], **definitions}
+    inner = {key: value for key, value in schema.items() if key != "$defs"}
+    wrapped: dict[str, Any] = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
+    return {**wrapped, "$defs": schema["$defs"]} if "$defs" in schema else wrapped
 
 
-def encode_content(value: Any) -> ToolResult:
-    """Encode a value of a handler that promises text or content blocks."""
+def _as_content(has_text: bool, has_none: bool, has_blocks: bool, name: str) -> Callable[[Any], ToolResult]:
+    """Return the encoder of a handler that promises text, None or content blocks, and nothing else."""
+
+    def encode(value: Any) -> ToolResult:
+        if has_text and isinstance(value, str):
+            return ToolResult([text(value)])
+        if has_none and value is None:
+            return ToolResult([])
+        blocks = _blocks(value) if has_blocks else None
+        if blocks is None:
+            promised = ", ".join(
+                word for word, has in (("text", has_text), ("content blocks", has_blocks), ("None", has_none)) if has
+            )
+            raise ResultError(f"action {name!r}: promised {promised} and returned {type(value).__name__}")
+        return ToolResult(blocks)
+
+    return encode
+
+
+def _blocks(value: Any) -> list[dict[str, Any]] | None:
+    """Return `value` as content blocks, or None when it is something else."""
+    items: Sequence[Any] = cast(Sequence[Any], value) if isinstance(value, list | tuple) else (value,)
+    blocks: list[dict[str, Any]] = []
+    for item in items:
+        block = text(item) if isinstance(item, str) else as_block(item)
+        if block is None:
+            return None
+        blocks.append(block)
+    return blocks
+
+
+def _freely(value: Any) -> ToolResult:
+    """Encode a value of a handler that promises nothing, by what the value is."""
     if isinstance(value, str):
         return ToolResult([text(value)])
     if value is None:
         return ToolResult([])
-    items = cast(Sequence[Any], value) if isinstance(value, list | tuple) else [value]
-    blocks = [text(item) if isinstance(item, str) else as_block(item) for item in items]
-    if None in blocks:
-        raise ResultError(f"the handler promised text or content blocks and returned {type(value).__name__}")
-    return ToolResult(cast(list[dict[str, Any]], blocks))
-
-
-def encode_freely(value: Any) -> ToolResult:
-    """Encode a value of a handler that promises nothing: by what it is."""
-    if isinstance(value, ToolResult):
-        return value
-    if value is None or isinstance(value, str):
-        return encode_content(value)
     if _is_result(type(value)):
-        return _foreign_result(value)
-    items: Sequence[Any] = cast(Sequence[Any], value) if isinstance(value, list | tuple) else [value]
-    blocks = [text(item) if isinstance(item, str) else as_block(item) for item in items]
-    if None not in blocks and not all(isinstance(item, str) for item in items):
-        return ToolResult(cast(list[dict[str, Any]], blocks))
+        return _whole(value)
+    if not _is_only_text(value) and (blocks := _blocks(value)) is not None:
+        return ToolResult(blocks)
     if isinstance(value, bytes | bytearray | memoryview):
         raise ResultError(_BYTES)
     if inspect.isgenerator(value) or inspect.isasyncgen(value) or inspect.isawaitable(value):
-        raise ResultError(f"a handler cannot return a {type(value).__name__}")
+        raise ResultError(f"a {type(value).__name__} is no result")
+    return _json(value if _is_object(value) else {"result": value})
+
+
+def _is_object(value: Any) -> bool:
+    """Whether `value` is an object in JSON: a mapping, a model or a dataclass."""
+    if isinstance(value, RootModel):
+        return _is_object(cast("RootModel[Any]", value).root)
+    return isinstance(value, Mapping | BaseModel) or is_dataclass(value)
+
+
+def _is_only_text(value: Any) -> bool:
+    """Whether `value` is a list of plain strings, which are data when nobody said that they are content."""
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in cast(Sequence[Any], value))
+
+
+def _whole(value: Any) -> ToolResult:
+    """Return a whole result, ours or another library's, with its content as wire blocks."""
+    if not isinstance(value, ToolResult):
+        value = ToolResult(list(value.content), value.structured_content, bool(value.is_error), value.meta)
+    blocks = _blocks(list(value.content))
+    if blocks is None:
+        raise ResultError("the result's content holds something that is no content block")
+    meta = _json(value.meta).structured if value.meta else None
+    if value.structured is None:
+        return replace(value, content=blocks, meta=meta)
+    structured = _json(value.structured)
+    return replace(value, content=blocks or structured.content, structured=structured.structured, meta=meta)
+
+
+def _json(value: Any) -> ToolResult:
     try:
-        data = to_jsonable_python(value)
+        return structured_result(to_jsonable_python(value))
     except _UNFIT as error:
         raise ResultError(f"the result is not JSON: {error}") from error
-    return structured_result(data if isinstance(data, dict) else {"result": data})
-
-
-def _foreign_result(value: Any) -> ToolResult:
-    wire = value.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return ToolResult(
-        wire["content"],
-        value.structured_content,
-        is_error=bool(value.is_error),
-        meta=wire.get("_meta") or wire.get("meta"),
-    )

@@ -59,8 +59,8 @@ class ActionRegistry:
         """Add an action.
 
         Raises:
-            RegistrationError: Its name is taken, or another action has become the same tool name, or the tool name
-                is not one that the MCP specification allows.
+            RegistrationError: Its name is taken, or another action became the same tool, or the MCP specification
+                does not allow the tool's name.
         """
         tool = self.tool_name(action)
         if action.name in self._names:
@@ -72,7 +72,7 @@ class ActionRegistry:
             )
         if not _TOOL_NAME.fullmatch(tool):
             raise RegistrationError(
-                f"action {action.name!r}: the tool name {tool!r} is not 1 to 128 characters of A-Z a-z 0-9 _ - . /"
+                f"action {action.name!r}: the tool name {tool!r} is not 1 to 128 of A-Z a-z 0-9 _ - . /"
             )
         self._tools[tool] = action
         self._names.add(action.name)
@@ -110,5 +110,10 @@ class ActionRegistry:
         from mcpfusion.wire.attachment import attach, options_of
 
         return attach(
-            server, actions=self, gate=fsm, store=fsm_store, middleware=middleware, options=options_of(**options)
+            server,
+            actions=self,
+            gate=fsm,
+            store=fsm_store,
+            middleware=middleware,
+            options=options_of(**options),
         )

@@ -111,14 +111,18 @@ def as_block(value: Any) -> dict[str, Any] | None:
     A `type` alone does not make a block. What the specification requires of that type must be there too, so that
     a user's own `{"type": "image", "id": 7}` stays data.
     """
-    if isinstance(value, Mapping):
-        block = cast(Mapping[str, Any], value)
-    elif hasattr(value, "model_dump") and getattr(value, "type", None) in _REQUIRED:
-        block = cast(Mapping[str, Any], value.model_dump(by_alias=True, mode="json", exclude_none=True))
-    else:
-        return None
-    kind = block.get("type")
+    is_mapping = isinstance(value, Mapping)
+    kind: Any = cast(Mapping[str, Any], value).get("type") if is_mapping else getattr(value, "type", None)
     required = _REQUIRED.get(kind) if isinstance(kind, str) else None
-    if required is None or not all(isinstance(block.get(key), of) for key, of in required):
+    if required is None or not (is_mapping or hasattr(value, "model_dump")):
         return None
-    return dict(block) if isinstance(value, Mapping) else cast(dict[str, Any], block)
+    block: dict[str, Any] = (
+        dict(cast(Mapping[str, Any], value))
+        if is_mapping
+        else value.model_dump(by_alias=True, mode="json", exclude_none=True)
+    )
+    if not all(isinstance(block.get(key), of) for key, of in required):
+        return None
+    if kind == "text":
+        block["text"] = _sendable(block["text"])
+    return block

@@ -2,15 +2,15 @@
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast, get_args, get_origin
+from typing import Annotated, Any, NotRequired, cast, get_args, get_origin
 
 import anyio.to_thread
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
-from typing_extensions import NotRequired, TypedDict
+from pydantic_core import PydanticSerializationError, SchemaError, from_json, to_json
+from typing_extensions import TypedDict
 
 from .annotations import NamesOf, PlainSchema, portable, unwrapped
 from .arguments import explain, in_words
@@ -19,14 +19,14 @@ from .errors import ArgumentsError, RegistrationError
 from .output import Output
 from .results import ToolResult
 
-_NO_DEFAULT: Any = inspect.Parameter.empty
-# The default is in the annotation, `Annotated[int, Field(default=3)]`, and pydantic supplies it.
-_IN_FIELD: Any = object()
+_EMPTY: Any = inspect.Parameter.empty
+# The default stands in the annotation, `Annotated[int, Field(default=3)]`, and pydantic supplies it.
+_IN_ANNOTATION: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """One argument of the action: its name in Python and on the wire, its type, and whether it must be given."""
+    """One argument of the action: its names in Python and on the wire, its type, and what it is when left out."""
 
     name: str
     wire_name: str
@@ -35,7 +35,7 @@ class _Parameter:
 
     @property
     def required(self) -> bool:
-        return self.default is _NO_DEFAULT
+        return self.default is _EMPTY
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ class Signature:
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
     _validator: TypeAdapter[dict[str, Any]] = field(repr=False)
-    _output: Output = field(repr=False)
+    _encode: Callable[[Any], ToolResult] = field(repr=False)
     _call: Callable[[dict[str, Any]], Awaitable[Any]] = field(repr=False)
     _context_names: tuple[str, ...] = field(repr=False)
 
@@ -59,14 +59,18 @@ class Signature:
         """Read the signature of `fn`, the handler of the action `name`.
 
         Raises:
-            RegistrationError: A parameter cannot be an argument; it is named.
+            RegistrationError: A parameter cannot be an argument, or the return type has no schema; it is named.
         """
-        target = _function(fn, name)
-        parameters, context_names, returns = _read(fn, target, name)
+        parameters, context_names, returns = _read(fn, name)
         validator = _validator(parameters, name)
         output = Output.of(returns, name=name)
         return Signature(
-            _input_schema(validator, parameters, name), output.schema, validator, output, _caller(fn), context_names
+            input_schema=_input_schema(validator, parameters, name),
+            output_schema=output.schema,
+            _validator=validator,
+            _encode=output.encode,
+            _call=_caller(fn),
+            _context_names=context_names,
         )
 
     def takes(self, name: str) -> bool:
@@ -82,14 +86,29 @@ class Signature:
         try:
             return self._validator.validate_python(arguments)
         except ValidationError as error:
-            fields = explain(error, arguments, self.input_schema["properties"])
-        raise ArgumentsError(in_words(fields), fields=fields)
+            return self._reread(arguments, error)
+
+    def _reread(self, arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
+        """Judge once more what failed, as the JSON that it was.
+
+        A strict date or enum is read from JSON only, and some clients send arrays and objects as JSON text.
+        """
+        try:
+            arguments = {**arguments, **_unquoted(arguments, error)}
+            return self._validator.validate_json(to_json(arguments))
+        except (PydanticSerializationError, RecursionError):
+            pass
+        except ValidationError as again:
+            if again.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid":
+                error = again
+        fields = explain(error, arguments, self.input_schema)
+        raise ArgumentsError(in_words(fields), fields=fields) from None
 
     async def call(self, arguments: dict[str, Any], context: Context) -> Any:
         """Call the handler with validated `arguments`; a plain function runs in a worker thread.
 
-        Whatever the handler raises is raised. When this is cancelled, an async handler is cancelled; a worker
-        thread cannot be, so it is left to run on and its result is dropped.
+        Whatever the handler raises is raised. When this is cancelled, an async handler is cancelled. A worker
+        thread cannot be: it is left to run on, and its result is dropped.
         """
         if self._context_names:
             arguments = {**arguments, **dict.fromkeys(self._context_names, context)}
@@ -101,115 +120,126 @@ class Signature:
         Raises:
             ResultError: `value` does not fit the handler's return annotation, or is not JSON.
         """
-        return self._output.encode(value)
+        return self._encode(value)
+
+
+def _unquoted(arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
+    """Return those bad arguments that are the JSON text of an array or an object, read."""
+    found: dict[str, Any] = {}
+    for detail in error.errors(include_url=False, include_context=False):
+        key, value = detail["loc"][0] if detail["loc"] else "", detail["input"]
+        if isinstance(value, str) and value[:1] in ("[", "{") and arguments.get(str(key)) is value:
+            try:
+                found[str(key)] = from_json(value)
+            except ValueError:
+                continue
+    return found
 
 
 def _refusal(name: str, problem: str) -> RegistrationError:
     return RegistrationError(f"action {name!r}: {problem}")
 
 
+def _read(fn: Callable[..., Any], name: str) -> tuple[list[_Parameter], tuple[str, ...], Any]:
+    """Return the arguments, the names of the parameters that get the context, and the return annotation."""
+    names = NamesOf(_function(fn, name))
+    try:
+        signature = inspect.signature(fn)
+    except (ValueError, TypeError) as error:
+        raise _refusal(name, f"the handler has no readable signature ({error}); wrap it in a function") from None
+    # What a partial has bound is not the caller's to give, and may be a secret: it is no argument.
+    bound = cast("functools.partial[Any]", fn).keywords if isinstance(fn, functools.partial) else {}
+    parameters: list[_Parameter] = []
+    contexts: list[str] = []
+    for at, parameter in enumerate(signature.parameters.values()):
+        if parameter.name in bound:
+            continue
+        _check(parameter, name, first=at == 0)
+        annotation = _resolved(names, parameter.annotation, name, f"parameter {parameter.name!r}")
+        if any(isinstance(arm, type) and issubclass(arm, Context) for arm in unwrapped(annotation)):
+            contexts.append(parameter.name)
+        else:
+            parameters.append(_parameter(parameter, annotation, name))
+    returns = _resolved(names, signature.return_annotation, name, "the return type")
+    if get_origin(returns) in (Awaitable, Coroutine):
+        returns = get_args(returns)[-1]
+    return parameters, tuple(contexts), returns
+
+
 def _function(fn: Any, name: str) -> Callable[..., Any]:
-    """Return the function behind a handler: behind partials and callable objects."""
+    """Return the function behind a handler: behind partials, decorators and callable objects."""
     target: Any = fn
     while isinstance(target, functools.partial):
-        target = cast(functools.partial[Any], target).func
+        target = cast("functools.partial[Any]", target).func
     if inspect.isclass(target) or not callable(target):
         raise _refusal(name, f"the handler must be a function, not {target!r}")
     if not inspect.isroutine(target):
         target = type(target).__call__
     plain: Any = inspect.unwrap(target)
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
-        raise _refusal(name, "the handler is a generator; return a list, or report with ctx.progress()")
+        raise _refusal(name, "the handler is a generator; return a list, and report with ctx.progress()")
     return plain
 
 
-def _read(
-    fn: Callable[..., Any], target: Callable[..., Any], name: str
-) -> tuple[list[_Parameter], tuple[str, ...], Any]:
+def _resolved(names: NamesOf, annotation: Any, name: str, place: str) -> Any:
     try:
-        signature = inspect.signature(fn)
-    except (ValueError, TypeError) as error:
-        raise _refusal(name, f"the handler has no signature to read ({error}); wrap it in a function") from None
-    names = NamesOf(target)
-    # What a partial has bound is not the caller's to give, and may be a secret: it is no argument.
-    bound = cast(functools.partial[Any], fn).keywords if isinstance(fn, functools.partial) else {}
-    parameters: list[_Parameter] = []
-    contexts: list[str] = []
-    for at, parameter in enumerate(signature.parameters.values()):
-        if parameter.name in bound:
-            continue
-        _check_kind(parameter, name, first=at == 0)
-        try:
-            annotation = names.resolve(parameter.annotation)
-        except Exception as error:
-            raise _unresolved(name, f"parameter {parameter.name!r}", parameter.annotation, error) from error
-        if _is_context(annotation):
-            contexts.append(parameter.name)
-        else:
-            parameters.append(_parameter(parameter, annotation, name))
-    try:
-        returns = names.resolve(signature.return_annotation)
+        return names.resolve(annotation)
     except Exception as error:
-        raise _unresolved(name, "the return type", signature.return_annotation, error) from error
-    return parameters, tuple(contexts), returns
+        raise _refusal(
+            name,
+            f"{place}: the annotation {annotation!r} cannot be resolved ({error}); the type must be imported at run"
+            " time, not only under TYPE_CHECKING, and be defined before the handler",
+        ) from error
 
 
-def _unresolved(name: str, place: str, annotation: Any, error: Exception) -> RegistrationError:
-    return _refusal(
-        name,
-        f"the annotation of {place}, {annotation!r}, cannot be resolved ({error});"
-        " define the type at module level, or before the handler in the same function",
-    )
-
-
-def _check_kind(parameter: inspect.Parameter, name: str, *, first: bool) -> None:
+def _check(parameter: inspect.Parameter, name: str, *, first: bool) -> None:
     match parameter.kind:
-        case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
-            stars = "*" if parameter.kind is inspect.Parameter.VAR_POSITIONAL else "**"
-            raise _refusal(name, f"parameter '{stars}{parameter.name}' has no schema; name each argument")
+        case inspect.Parameter.VAR_POSITIONAL:
+            raise _refusal(name, f"parameter '*{parameter.name}' has no schema; name each argument")
+        case inspect.Parameter.VAR_KEYWORD:
+            raise _refusal(name, f"parameter '**{parameter.name}' has no schema; name each argument")
         case inspect.Parameter.POSITIONAL_ONLY:
-            raise _refusal(name, f"parameter {parameter.name!r} is positional-only; arguments are passed by name")
+            raise _refusal(name, f"parameter {parameter.name!r} is positional-only; arguments come by name")
         case _:
             pass
     if parameter.name.startswith("_"):
         raise _refusal(name, f"parameter {parameter.name!r} begins with an underscore; rename it")
-    if first and parameter.name in ("self", "cls") and parameter.annotation is inspect.Parameter.empty:
-        raise _refusal(name, f"parameter {parameter.name!r}: register the bound method of an object instead")
-
-
-def _is_context(annotation: Any) -> bool:
-    return any(isinstance(arm, type) and issubclass(arm, Context) for arm in unwrapped(annotation))
+    if first and parameter.name in ("self", "cls") and parameter.annotation is _EMPTY:
+        raise _refusal(name, f"parameter {parameter.name!r}: register a method of an object, not of its class")
 
 
 def _parameter(parameter: inspect.Parameter, annotation: Any, name: str) -> _Parameter:
-    annotation = Any if annotation is inspect.Parameter.empty else portable(annotation)
+    annotation = Any if annotation is _EMPTY else portable(annotation)
     default = parameter.default
     if isinstance(default, FieldInfo):
-        # `amount: int = Field(gt=0)`, pydantic's older spelling of Annotated.
-        annotation, default = Annotated[annotation, default], _NO_DEFAULT
-    wire_name, has_default = parameter.name, False
+        # Pydantic's older spelling of Annotated: `amount: int = Field(gt=0)`.
+        annotation, default = Annotated[annotation, default], _EMPTY
+    wire_name = parameter.name
     for extra in get_args(annotation)[1:] if get_origin(annotation) is Annotated else ():
-        if isinstance(extra, FieldInfo):
-            alias = extra.validation_alias or extra.alias
-            if alias is not None and not isinstance(alias, str):
-                raise _refusal(name, f"parameter {parameter.name!r}: an alias must be one name")
-            wire_name = alias or wire_name
-            has_default = has_default or not extra.is_required()
-    if default is _NO_DEFAULT and has_default:
-        default = _IN_FIELD
+        if not isinstance(extra, FieldInfo):
+            continue
+        alias = extra.validation_alias or extra.alias or wire_name
+        if not isinstance(alias, str):
+            raise _refusal(name, f"parameter {parameter.name!r}: its alias must be one name")
+        wire_name = alias
+        if default is _EMPTY and not extra.is_required():
+            default = _IN_ANNOTATION
+    if default is not _EMPTY and default is not _IN_ANNOTATION:
+        annotation = Annotated[annotation, Field(default=default)]
     return _Parameter(parameter.name, wire_name, annotation, default)
 
 
 def _validator(parameters: list[_Parameter], name: str) -> TypeAdapter[dict[str, Any]]:
-    """Return what checks the arguments: a TypedDict, so that parameters may be called `schema` or `copy`, what was
-    not given stays absent for the function's own default to apply, and the outcome is the keyword arguments."""
+    """Return what checks the arguments: a TypedDict, so that the outcome is the keyword arguments themselves.
+
+    A parameter may then be called `schema` or `copy` too, which a model could not have as fields.
+    """
     wire_names = [parameter.wire_name for parameter in parameters]
-    for wire_name in wire_names:
-        if wire_names.count(wire_name) > 1:
-            raise _refusal(name, f"two parameters are called {wire_name!r}")
+    if twice := next((wire_name for wire_name in wire_names if wire_names.count(wire_name) > 1), None):
+        raise _refusal(name, f"two parameters are called {twice!r}; change the alias of one")
     items = {p.name: p.annotation if p.required else NotRequired[p.annotation] for p in parameters}
-    arguments = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)("Arguments", items)
-    arguments.__pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
+    arguments: Any = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)("Arguments", items)
+    arguments.__pydantic_config__ = ConfigDict(extra="forbid")
     try:
         return TypeAdapter(arguments)
     except (PydanticUserError, SchemaError, NameError, TypeError) as error:
@@ -223,34 +253,21 @@ def _culprit(parameters: list[_Parameter], name: str, error: Exception) -> Regis
         except Exception as own:
             said = str(own).split("\n", 1)[0]
             return _refusal(
-                name, f"parameter {parameter.name!r}: no JSON Schema for {_type_name(parameter.annotation)} ({said})"
+                name,
+                f"parameter {parameter.name!r} has a type without JSON Schema ({said});"
+                " what the server itself provides comes with `ctx: mcpfusion.Context`",
             )
     return _refusal(name, f"the arguments have no JSON Schema ({error})")
 
 
-def _type_name(annotation: Any) -> str:
-    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
-
-
-def _input_schema(
-    validator: TypeAdapter[dict[str, Any]], parameters: list[_Parameter], name: str
-) -> dict[str, Any]:
+def _input_schema(validator: TypeAdapter[dict[str, Any]], parameters: list[_Parameter], name: str) -> dict[str, Any]:
     try:
         schema = validator.json_schema(schema_generator=PlainSchema)
     except (PydanticUserError, ValueError, TypeError) as error:
         raise _culprit(parameters, name, error) from error
-    properties = schema.setdefault("properties", {})
-    for parameter in parameters:
-        if parameter.required or parameter.default is _IN_FIELD:
-            continue
-        try:
-            properties[parameter.wire_name]["default"] = to_jsonable_python(parameter.default)
-        except PydanticSerializationError:
-            # A default that is no JSON, such as a sentinel, is the handler's own affair.
-            pass
     return {
         "type": "object",
-        "properties": properties,
+        "properties": schema.get("properties", {}),
         **{key: schema[key] for key in ("required", "$defs") if key in schema},
         "additionalProperties": False,
     }
@@ -266,7 +283,7 @@ def _caller(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], Awaitable[Any]
 
     async def call_in_thread(arguments: dict[str, Any]) -> Any:
         result = await anyio.to_thread.run_sync(functools.partial(fn, **arguments), abandon_on_cancel=True)
-        # A plain function may still hand back a coroutine, as a decorator around an async one does.
+        # A plain function may hand back a coroutine, as a decorator around an async function does.
         return await result if inspect.isawaitable(result) else result
 
     return call_in_thread
@@ -274,7 +291,7 @@ def _caller(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], Awaitable[Any]
 
 def _is_async(fn: Any) -> bool:
     while isinstance(fn, functools.partial):
-        fn = cast(functools.partial[Any], fn).func
+        fn = cast("functools.partial[Any]", fn).func
     return inspect.iscoroutinefunction(fn) or (
         not inspect.isroutine(fn) and inspect.iscoroutinefunction(type(fn).__call__)
     )
