@@ -1,6 +1,7 @@
 """`mcpfusion run`: run the server that a Python file makes."""
 
 import logging
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,9 @@ _WATCHED = (".json", ".yaml", ".yml")
     default=None,
     help="Port to listen on, with http; 0: a free one.  [default: 8000]",
 )
-@click.option(
-    "--store", metavar="URL", default=None, help="Where workflows are kept, instead of what the file says."
-)
+@click.option("--store", metavar="URL", default=None, help="Where workflows are kept, instead of what the file says.")
 @click.option("--reload", is_flag=True, help="Start again when a file beside FILE changes, with http.")
-def run(
-    target: str, transport: str, host: str | None, port: int | None, store: str | None, reload: bool
-) -> None:
+def run(target: str, transport: str, host: str | None, port: int | None, store: str | None, reload: bool) -> None:
     """Run the server that FILE makes.
 
     FILE is a Python file, or the dotted name of a module. OBJECT is a server or a Fusion in it; without it,
@@ -53,14 +50,10 @@ def run(
     """
     if transport == "stdio":
         if reload:
-            raise click.UsageError(
-                "--reload needs --transport http: over stdio the client would lose its session"
-            )
+            raise click.UsageError("--reload needs --transport http: over stdio the client would lose its session")
         if host is not None or port is not None:
             raise click.UsageError("--host and --port need --transport http")
-    where = (
-        {"host": host or "127.0.0.1", "port": 8000 if port is None else port} if transport == "http" else {}
-    )
+    where = _address(host or "127.0.0.1", 8000 if port is None else port) if transport == "http" else {}
     if reload:
         _watch(target, transport, where, store)
     else:
@@ -83,8 +76,23 @@ def serve(target: str, transport: str, where: dict[str, Any], store: str | None)
         start(transport, **where)
     except KeyboardInterrupt:
         return
+    except SystemExit as error:  # a server that cannot start, and has logged why
+        raise click.exceptions.Exit(1 if error.code else 0) from error
     except (OSError, ValueError) as error:
         raise click.ClickException(f"cannot serve: {error}") from error
+
+
+def _address(host: str, port: int) -> dict[str, Any]:
+    """Return where to listen, with a free port for 0. What cannot be listened on is said before anything runs."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            return {"host": host, "port": probe.getsockname()[1]}
+    except (OSError, UnicodeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise click.ClickException(f"cannot listen on {host} port {port}: {why}") from error
 
 
 def _url(host: str, port: int) -> str:
@@ -100,9 +108,7 @@ def _watch(target: str, transport: str, where: dict[str, Any], store: str | None
         target=_serve_again,
         args=(target, transport, where, store),
         watch_filter=PythonFilter(extra_extensions=_WATCHED),
-        callback=lambda changes: click.echo(
-            f"mcpfusion: {_changed(changes)} changed, starting again", err=True
-        ),
+        callback=lambda changes: click.echo(f"mcpfusion: {_changed(changes)} changed, starting again", err=True),
         debounce=300,
     )
 

@@ -45,9 +45,7 @@ def _ready(found: Any, store: str | None) -> Run:
     if _fusion(found):
         return (found.server() if store is None else found.server(store=store)).run
     if store is not None:
-        raise ValueError(
-            "--store is for servers made by Fusion.server(); this one names its store in gate_server()"
-        )
+        raise ValueError("--store is for servers made by Fusion.server(); this one names its store in gate_server()")
     return partial(_run_theirs, found)
 
 

@@ -67,13 +67,7 @@ async def find(store: VersionedFsmStateStore, handle: str, scope: str | None) ->
     else:
         found = list(await store.find(handle))
     if not found:
-        where = (
-            ""
-            if scope is None
-            else f" in scope {scope!r}"
-            if scope
-            else " in the scope that everybody shares"
-        )
+        where = "" if scope is None else f" in scope {scope!r}" if scope else " in the scope that everybody shares"
         raise click.ClickException(f"no workflow {handle!r}{where}")
     if len(found) > 1:
         scopes = ", ".join(f"--scope {shlex.quote(record.scope)}" for record in found)

@@ -12,16 +12,12 @@ _PAGE = 500
 
 @click.command("list", short_help="List workflows.")
 @access.store_option
-@click.option(
-    "--scope", metavar="SCOPE", default=None, help="Only of this scope; '' is the one everybody shares."
-)
+@click.option("--scope", metavar="SCOPE", default=None, help="Only of this scope; '' is the one everybody shares.")
 @click.option("--state", metavar="STATE", default=None, help="Only those that stand in this state.")
 @click.option("--in-doubt", is_flag=True, help="Only those with a step of which nobody knows how it ended.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
 @access.json_option
-def list_workflows(
-    url: str, scope: str | None, state: str | None, in_doubt: bool, limit: int, as_json: bool
-) -> None:
+def list_workflows(url: str, scope: str | None, state: str | None, in_doubt: bool, limit: int, as_json: bool) -> None:
     """List the workflows in a store, ordered by scope and handle.
 
     \b
@@ -70,9 +66,7 @@ async def _gather(
     after: tuple[str, str] | None = None
     while len(found) < limit:
         asked = min(_PAGE, limit - len(found))
-        page = await store.list_workflows(
-            scope=scope, state=state, in_doubt_at=in_doubt_at, after=after, limit=asked
-        )
+        page = await store.list_workflows(scope=scope, state=state, in_doubt_at=in_doubt_at, after=after, limit=asked)
         found += page
         if len(page) < asked:
             break

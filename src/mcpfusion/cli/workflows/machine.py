@@ -22,9 +22,7 @@ def load_machine(target: str) -> Machine:
             return Machine(read_config(path or Path(name)))
         except (MachineConfigError, OSError) as error:
             raise load.LoadError(f"{name}: {error}") from error
-    return load.find(
-        load.load(name), wanted, _machine_of, what="machine", usual=("gate", "machine", "server")
-    )
+    return load.find(load.load(name), wanted, _machine_of, what="machine", usual=("gate", "machine", "server"))
 
 
 def _machine_of(value: Any) -> Machine | None:

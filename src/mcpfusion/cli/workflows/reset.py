@@ -15,9 +15,7 @@ _MACHINE_HELP = "The machine: a JSON or YAML config, or FILE[:OBJECT] where Pyth
 @access.store_option
 @access.scope_option
 @click.option("--machine", metavar="FILE[:OBJECT]", required=True, help=_MACHINE_HELP)
-@click.option(
-    "--state", metavar="STATE", default=None, help="A state to put it to, instead of the initial one."
-)
+@click.option("--state", metavar="STATE", default=None, help="A state to put it to, instead of the initial one.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def reset(handle: str, url: str, scope: str | None, machine: str, state: str | None, yes: bool) -> None:
     """Put a workflow back to its machine's initial state, or to another state of it.

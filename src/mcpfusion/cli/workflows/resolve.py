@@ -20,9 +20,7 @@ _MACHINE_HELP = (
 @click.option("--done/--not-done", "done", default=None, help="Whether the step's effect happened.")
 @access.store_option
 @access.scope_option
-@click.option(
-    "--event", metavar="EVENT", default=None, help="With --done and --machine: the event the step sends."
-)
+@click.option("--event", metavar="EVENT", default=None, help="With --done and --machine: the event the step sends.")
 @click.option("--machine", metavar="FILE[:OBJECT]", default=None, help=_MACHINE_HELP)
 def resolve(
     handle: str, done: bool | None, url: str, scope: str | None, event: str | None, machine: str | None
@@ -81,9 +79,7 @@ def _after(record: Workflow, event: str | None, machine: str | None, now: float)
 
 def _ask(claim: Claim) -> str:
     if claim.event is None:
-        return (
-            f"the result of {claim.tool!r} decides its event; say which it was: --event EVENT --machine FILE"
-        )
+        return f"the result of {claim.tool!r} decides its event; say which it was: --event EVENT --machine FILE"
     return f"where {claim.event!r} leads is not kept with the step; say by which machine: --machine FILE"
 
 
