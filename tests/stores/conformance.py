@@ -368,9 +368,7 @@ class StoreConformance:
     async def test_histories_do_not_mix(self, store: VersionedFsmStateStore):
         for scope, handle in (("ann", "1"), ("bob", "1"), ("ann", "2")):
             written = workflow(scope=scope, handle=handle)
-            await store.write(
-                written, expected_version=0, step=step(scope=scope, handle=handle, tool=scope + handle)
-            )
+            await store.write(written, expected_version=0, step=step(scope=scope, handle=handle, tool=scope + handle))
         assert [each.tool for each in await store.history("ann", "1")] == ["ann1"]
         assert [each.tool for each in await store.history("bob", "1")] == ["bob1"]
 
@@ -398,9 +396,7 @@ class StoreConformance:
         assert listed == sorted(ODD_NAMES.values())
 
     @pytest.mark.parametrize(("scope", "handle"), [("ann", "\ud800"), ("\udfff", "INV-1")])
-    async def test_a_name_that_is_no_text_is_refused(
-        self, store: VersionedFsmStateStore, scope: str, handle: str
-    ):
+    async def test_a_name_that_is_no_text_is_refused(self, store: VersionedFsmStateStore, scope: str, handle: str):
         with pytest.raises(StoreError, match="no Unicode text"):
             await store.read(scope, handle)
         with pytest.raises(StoreError, match="no Unicode text"):

@@ -56,7 +56,8 @@ class SqliteFile:
         self.connections: set[sqlite3.Connection] = set()
         self._busy_timeout = busy_timeout
         self._create = create
-        self._process = os.getpid()
+        # Both are those of the first connection.
+        self._process: int | None = None
         self._identity: tuple[int, int] | None = None
 
     def connect(self) -> sqlite3.Connection:
@@ -67,6 +68,7 @@ class SqliteFile:
             sqlite3.Error: As the engine says; `explain` turns it into a StoreError.
         """
         self._check_place()
+        self._process = os.getpid()
         connection = sqlite3.connect(
             self.path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
         )

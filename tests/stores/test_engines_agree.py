@@ -1,0 +1,66 @@
+"""Whatever is asked of them in whatever order, the engines answer alike."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpfusion.stores import MemoryStore, SqliteStore, VersionedFsmStateStore
+
+from .records import claim, step, workflow
+
+names = st.sampled_from(["", "a", "b", "é"])
+states = st.sampled_from(["draft", "review", ""])
+times = st.sampled_from([0.0, 10.0, 20.5])
+claims = st.none() | st.builds(claim, lease_until=times, in_doubt=st.booleans())
+places = st.fixed_dictionaries({"scope": names, "handle": names})
+
+Ask = Callable[[VersionedFsmStateStore], Any]
+
+
+def _write(place: dict[str, str], state: str, claimed: Any, expected: int, stepped: bool) -> Ask:
+    ours = workflow(expected + 1, **place, state=state, claim=claimed)
+    moved = step(**place, to_state=state, call_id=str(expected)) if stepped else None
+    return lambda store: store.write(ours, expected_version=expected, step=moved)
+
+
+asks: st.SearchStrategy[Ask] = st.one_of(
+    st.builds(_write, places, states, claims, st.integers(0, 3), st.booleans()),
+    st.builds(_write, places, states, claims, st.just(0), st.booleans()),
+    places.map(lambda place: lambda store: store.read(**place)),
+    names.map(lambda scope: lambda store: store.states_in_use(scope)),
+    names.map(lambda handle: lambda store: store.find(handle)),
+    st.builds(lambda place, limit: lambda store: store.history(**place, limit=limit), places, st.integers(0, 3)),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "scope": names,
+            "state": states,
+            "in_doubt_at": st.sampled_from([0.0, 10.0, 15.0, 99.0]),
+            "after": st.tuples(names, names),
+            "limit": st.integers(0, 5),
+        },
+    ).map(lambda filters: lambda store: store.list_workflows(**filters)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(asks, min_size=1, max_size=40))
+def test_memory_and_sqlite_agree(asked: list[Ask]):
+    async def compare(folder: str) -> None:
+        memory, sqlite = MemoryStore(), SqliteStore(Path(folder, "w.db"))
+        for ask in asked:
+            assert await ask(memory) == await ask(sqlite)
+        everything = await memory.list_workflows(limit=1000)
+        assert everything == await sqlite.list_workflows(limit=1000)
+        for each in everything:
+            place = (each.scope, each.handle)
+            assert await memory.history(*place) == await sqlite.history(*place)
+        await sqlite.aclose()
+
+    with tempfile.TemporaryDirectory() as folder:
+        anyio.run(compare, folder)
