@@ -13,8 +13,9 @@ _KEPT = 4096
 class Configurations:
     """The configurations of one machine, each made once. What is kept is bounded: there may be many."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, fingerprint: str) -> None:
         self._tree = tree
+        self._fingerprint = fingerprint
         self._made: dict[int, Configuration] = {}
 
     def of(self, mask: int) -> Configuration:
@@ -34,6 +35,7 @@ class Configurations:
         active = [node for node in self._tree.nodes if mask & node.bit]
         value = _value(self._tree.root, mask)
         return Configuration(
+            machine=self._fingerprint,
             mask=mask,
             value=value,
             state=state_text(value),

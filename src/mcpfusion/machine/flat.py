@@ -2,52 +2,60 @@
 
 import copy
 
+from .configurations import Configurations
 from .descriptors import candidates, is_wildcard
-from .nodes import Node, Tree
+from .nodes import Node, Tree, has_actions, has_output
 from .snapshot import Snapshot
 
 
 def is_flat(tree: Tree) -> bool:
     """True when a state and an event alone decide what comes next."""
-    root = tree.root
-    if root.kind != "compound" or root.definition.initial_actions:
+    if tree.root.kind != "compound" or any(node.parent is not tree.root for node in tree.nodes[1:]):
         return False
-    if root.always or root.definition.after or any(node.parent is not root for node in tree.nodes[1:]):
-        return False
-    for node in tree.nodes:
-        definition = node.definition
-        if node.kind == "history" or node.always or definition.after or definition.entry or definition.exit:
-            return False
-        for found in node.transitions.values():
-            if any(each.definition.guard is not None or each.definition.actions for each in found):
-                return False
-    return True
+    return not any(node.kind == "history" or has_actions(node) or _guarded(node) for node in tree.nodes)
+
+
+def _guarded(node: Node) -> bool:
+    listed = (each for found in node.transitions.values() for each in found)
+    return bool(node.always) or any(each.guard is not None for each in listed)
 
 
 class FlatTable:
-    """The table of a flat machine: state value -> event -> snapshot."""
+    """The table of a flat machine: state value -> event -> snapshot.
 
-    def __init__(self, tree: Tree, snapshots: dict[str, Snapshot]) -> None:
-        self._root = tree.root
-        self._snapshots = snapshots
+    Attributes:
+        initial: Where a new workflow stands.
+        snapshots: One snapshot for each state, shared by all the workflows that stand there.
+    """
+
+    def __init__(self, tree: Tree, configurations: Configurations) -> None:
+        root = tree.root
+        output = root.output if has_output(root) else None
+        self._root = root
+        self.snapshots: dict[str, Snapshot] = {}
+        for node in root.children:
+            configuration = configurations.read(node.key)
+            self.snapshots[node.key] = Snapshot(configuration, output=output if configuration.final else None)
+        self.initial = self.snapshots[root.initial.key if root.initial else ""]
         events = {key for node in tree.nodes for key in node.transitions if not is_wildcard(key)}
-        self._rows: dict[str, dict[str, Snapshot]] = {}
-        self._open: set[str] = set()
-        for node in tree.root.children:
-            self._rows[node.key] = {event: to for event in events if (to := self._lookup(node, event))}
-            if any(is_wildcard(key) for each in (node, tree.root) for key in each.transitions):
-                self._open.add(node.key)
+        self._rows: dict[object, dict[str, Snapshot]] = {
+            node.key: {event: to for event in events if (to := self._lookup(node, event)) is not None}
+            for node in root.children
+        }
+        wild = [node for node in tree.nodes if any(is_wildcard(key) for key in node.transitions)]
+        self._wild = frozenset(node.key for node in root.children if node in wild or root in wild)
 
     def step(self, snapshot: Snapshot, event: str) -> Snapshot:
         """Return the snapshot that follows; the same one when nothing accepts the event."""
-        found = self._rows[snapshot.value].get(event)  # pyright: ignore[reportArgumentType] - flat: a str
+        state = snapshot.configuration.state
+        found = self._rows[state].get(event)
         if found is None:
-            if not self._open or snapshot.value not in self._open:
+            if state not in self._wild or is_wildcard(event):
                 return snapshot
-            found = self._lookup(self._root.states[str(snapshot.value)], event)
+            found = self._lookup(self._root.states[state], event)
             if found is None:
                 return snapshot
-        # Identity means "unchanged", so that a state which leads to itself needs a second object.
+        # Identity means "unchanged", so a state that leads to itself needs a second object.
         return found if found is not snapshot else copy.copy(found)
 
     def _lookup(self, node: Node, event: str) -> Snapshot | None:
@@ -58,4 +66,4 @@ class FlatTable:
         if not targets:
             return None
         target = targets[0] if targets[0].parent is not None else targets[0].initial
-        return self._snapshots[target.key] if target is not None else None
+        return self.snapshots[target.key] if target is not None else None

@@ -1,18 +1,27 @@
 """The machine: the definition of a workflow, compiled once, and pure functions over its snapshots."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-from .compile import compile_tree, own_events
+from .actions import ActionCompiler
+from .compile import compile_tree
 from .config import freeze
 from .configurations import Configurations
-from .descriptors import candidates
+from .descriptors import is_wildcard
 from .errors import MachineConfigError, MachineError, UnknownStateError
+from .events import accepting, next_events
 from .fingerprint import fingerprint
 from .flat import FlatTable, is_flat
-from .parse import json_of, object_of, parse_machine
+from .interpreter import Interpreter
+from .jsondata import json_of, object_of
+from .nodes import has_actions
+from .parse import parse_machine
 from .patterns import expand
-from .snapshot import Configuration, Event, Snapshot, StateValue
+from .restore import Restorer
+from .snapshot import Event, Snapshot
+
+_MICROSTEPS = 1000
+"""How many microsteps one event may cause, unless `options.maxIterations` says otherwise."""
 
 
 class Machine:
@@ -36,28 +45,44 @@ class Machine:
         actions: Mapping[str, Any] | None = None,
         delays: Mapping[str, Any] | None = None,
     ) -> None:
-        self._tree = compile_tree(parse_machine(config))
-        self._context = _context(config)
-        self._configurations = Configurations(self._tree)
-        self._tags = {path: node.definition.tags for path, node in self._tree.by_path.items()}
+        definition = parse_machine(config)
+        tree = compile_tree(definition, guards or {}, ActionCompiler(actions or {}, delays or {}))
+        nodes = tree.nodes
+        self._tree = tree
+        self._context: dict[str, Any] = json_of(object_of(config.get("context"), "context", "it"), "context")
         self.config: Mapping[str, Any] = freeze(config)
-        self.id: str = self._tree.root.id
-        self.fingerprint: str = fingerprint(self._tree, self._context)
-        self.states: tuple[str, ...] = tuple(self._tree.by_path)
-        self.events: frozenset[str] = frozenset(own_events(self._tree.nodes))
-        self.tags: frozenset[str] = frozenset(tag for node in self._tree.nodes for tag in node.definition.tags)
-        self.flat: bool = is_flat(self._tree) and not self._context
-        if not self.flat:
-            raise MachineConfigError("machine: only flat machines are supported")
-        self._snapshots = {node.key: self._at(node.key) for node in self._tree.root.children}
-        self._table = FlatTable(self._tree, self._snapshots)
+        self.id: str = tree.root.id
+        self.fingerprint: str = fingerprint(tree, self._context)
+        self.states: tuple[str, ...] = tuple(tree.by_path)
+        self.events: frozenset[str] = frozenset(event for node in nodes for event in node.definition.on)
+        self.tags: frozenset[str] = frozenset(tag for node in nodes for tag in node.definition.tags)
+        self._tags = {path: node.definition.tags for path, node in tree.by_path.items()}
+        self._configurations = Configurations(tree, self.fingerprint)
+        self._interpreter = Interpreter(tree, self._configurations, _limit(config))
+        self._restorer = Restorer(tree, self._configurations, self._context)
+        self._next: dict[int, tuple[str, ...]] = {}
+        self.flat: bool = is_flat(tree) and not self._context
+        self._table = FlatTable(tree, self._configurations) if self.flat else None
 
     def __repr__(self) -> str:
         return f"<Machine {self.id!r} {self.fingerprint}: {len(self.states)} states>"
 
+    @property
+    def bare(self) -> bool:
+        """True when a snapshot is its state value alone, so that `restore_state` loses nothing."""
+        return not self._context and not any(
+            node.kind == "history" or has_actions(node) for node in self._tree.nodes
+        )
+
     def initial(self, *, now: float = 0.0) -> Snapshot:
-        """Return where a new workflow stands. `now` is in seconds since the epoch."""
-        return self._snapshots[cast("str", self._tree.root.definition.initial)]
+        """Return where a new workflow stands. `now` is in seconds since the epoch; delays count from it.
+
+        Raises:
+            MachineError: An action raised, or the machine comes to no rest.
+        """
+        if self._table is not None:
+            return self._table.initial
+        return self._interpreter.start(json_of(self._context, "context"), now)
 
     def transition(self, snapshot: Snapshot, event: str | Event, *, now: float = 0.0) -> Snapshot:
         """Return where the workflow stands after `event`.
@@ -66,48 +91,69 @@ class Machine:
         tells "unchanged". A machine that is done takes no event.
 
         Args:
-            event: Its name, or an object with its name under `type`; guards and actions see the whole object.
-            now: Seconds since the epoch, from which delays are counted.
+            event: Its name, or an object with its name under `type`; guards and actions see the object.
+            now: Seconds since the epoch; delays count from it.
+
+        Raises:
+            UnknownStateError: The snapshot belongs to another machine.
+            MachineError: The event is no event, an action raised, or the machine comes to no rest.
+        """
+        self._check(snapshot)
+        if self._table is not None and not snapshot.context and not snapshot.timers:
+            return self._table.step(snapshot, event if type(event) is str else _event(event)["type"])
+        return self._interpreter.send(snapshot, _event(event), now)
+
+    def can(self, snapshot: Snapshot, event: str | Event) -> bool:
+        """True when a transition would accept `event` now, its guards asked.
 
         Raises:
             UnknownStateError: The snapshot belongs to another machine.
             MachineError: The event is no event.
         """
-        if snapshot.machine != self.fingerprint:
-            raise self._foreign(snapshot)
-        return self._table.step(snapshot, event if type(event) is str else _named(event))
-
-    def can(self, snapshot: Snapshot, event: str | Event) -> bool:
-        """True when `event` would be accepted now."""
-        return self.transition(snapshot, event) is not snapshot
+        self._check(snapshot)
+        return self._interpreter.can(snapshot, _event(event))
 
     def next_events(self, snapshot: Snapshot) -> tuple[str, ...]:
-        """Return the descriptors of the events that the active states name, wildcards as written.
+        """Return the descriptors that the active states name under `on`, wildcards as written.
 
-        Guards are not asked; what is only ever forbidden is left out. Inner states come first.
+        Guards are not asked. Inner states come first, and the regions of a parallel state in document order.
+        A machine that is done names none.
         """
-        if snapshot.machine != self.fingerprint:
-            raise self._foreign(snapshot)
-        if snapshot.status == "done":
+        self._check(snapshot)
+        if snapshot.final:
             return ()
-        found: dict[str, None] = {}
-        for path in (snapshot.state, ""):
-            node = self._tree.by_path[path] if path in snapshot.paths else self._tree.root
-            for descriptor, listed in node.transitions.items():
-                if any(not each.forbidden for each in listed):
-                    found[descriptor] = None
-        return tuple(found)
+        mask = snapshot.configuration.mask
+        found = self._next.get(mask)
+        if found is None:
+            found = self._next[mask] = next_events(self._tree, mask)
+        return found
+
+    def meta(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Return the meta data of the active states that have some, by their ids."""
+        self._check(snapshot)
+        mask = snapshot.configuration.mask
+        active = (node for node in self._tree.nodes if node.bit & mask)
+        return {node.id: node.definition.meta for node in active if node.definition.meta is not None}
 
     def due(self, snapshot: Snapshot) -> float | None:
         """Return when the next timer is due, in seconds since the epoch, or None."""
         return min((timer.due for timer in snapshot.timers), default=None)
 
     def elapse(self, snapshot: Snapshot, now: float) -> Snapshot:
-        """Apply the earliest timer that is due at `now`, at the time at which it was due.
+        """Let the earliest timer that is due at `now` go off, at the time at which it was due.
 
-        Call it until it returns the same snapshot object: then no timer is due.
+        Call it until it returns the same snapshot object: then no timer is due. Of two timers due at the same
+        time the one scheduled first goes first.
+
+        Raises:
+            UnknownStateError: The snapshot belongs to another machine.
+            MachineError: An action raised, or the machine comes to no rest.
         """
-        return snapshot
+        self._check(snapshot)
+        timer = min(snapshot.timers, key=lambda each: each.due, default=None)
+        if timer is None or timer.due > now:
+            return snapshot
+        return self._interpreter.fire(snapshot, timer)
 
     def restore(self, data: Mapping[str, Any]) -> Snapshot:
         """Return the snapshot that `Snapshot.to_json` wrote, perhaps for an older machine, if it fits.
@@ -115,7 +161,7 @@ class Machine:
         Raises:
             UnknownStateError: It does not fit; the message names the state, the machine and a near miss.
         """
-        return self._snapshots[self._read(data.get("value")).state]
+        return self._shared(self._restorer.restore(data))
 
     def restore_state(self, value: str) -> Snapshot:
         """Return the snapshot for a bare state value: a state's name, or the JSON text of a nested value.
@@ -125,62 +171,49 @@ class Machine:
         Raises:
             UnknownStateError: The machine has no such state.
         """
-        return self._snapshots[self._read(value).state]
+        return self._shared(self._restorer.restore_state(value))
 
     def expand(self, pattern: str) -> frozenset[str]:
         """Return the dotted paths that a binding pattern stands for: a path, `*` globs, `tag:NAME`.
 
         Raises:
-            MachineConfigError: It stands for no state.
+            MachineConfigError: It stands for no state; the message names a near miss.
         """
         return expand(pattern, self._tags, self.id)
 
     def accepting(self, event: str) -> frozenset[str]:
-        """Return the dotted paths of the states that have a transition for the event ("" is the root)."""
-        found: set[str] = set()
-        for node in self._tree.nodes:
-            for each in candidates(node.transitions, event):
-                if not each.forbidden:
-                    found.add(node.path)
-                if each.definition.guard is None:
-                    break
-        return frozenset(found)
+        """Return the dotted paths of the states that have a transition for the event ("" is the root).
 
-    def _read(self, value: Any) -> Configuration:
-        return self._configurations.read(value)
+        Wildcards count, forbidden events do not. A machine with a state whose own path is "" names all its
+        outermost states in place of the root.
+        """
+        return accepting(self._tree, event)
 
-    def _at(self, value: StateValue) -> Snapshot:
-        configuration = self._configurations.read(value)
-        return Snapshot(
-            value=configuration.value,
-            status="done" if configuration.final else "active",
-            context=self._context,
-            tags=configuration.tags,
-            output=self._output(configuration),
-            history={},
-            timers=(),
-            machine=self.fingerprint,
-            configuration=configuration,
-        )
+    def _shared(self, snapshot: Snapshot) -> Snapshot:
+        if self._table is None or snapshot.context or snapshot.timers:
+            return snapshot
+        return self._table.snapshots[snapshot.state]
 
-    def _output(self, configuration: Configuration) -> Any:
-        from .nodes import has_output
-
-        return self._tree.root.output if configuration.final and has_output(self._tree.root) else None
-
-    def _foreign(self, snapshot: Snapshot) -> UnknownStateError:
-        return UnknownStateError(
-            f"machine {self.id!r} ({self.fingerprint}): the snapshot {snapshot.state!r} belongs to the machine "
-            f"{snapshot.machine}; restore it first"
-        )
+    def _check(self, snapshot: Snapshot) -> None:
+        if snapshot.configuration.machine != self.fingerprint:
+            raise UnknownStateError(
+                f"machine {self.id!r} ({self.fingerprint}): the snapshot in {snapshot.state!r} belongs to "
+                f"the machine {snapshot.machine}; restore it first"
+            )
 
 
-def _context(config: Mapping[str, Any]) -> dict[str, Any]:
-    return json_of(object_of(config.get("context"), "context", "'context'"), "context")
-
-
-def _named(event: str | Event) -> str:
-    kind = event if isinstance(event, str) else event.get("type")
+def _event(event: str | Event) -> Event:
+    found: Event = {"type": event} if isinstance(event, str) else event
+    kind = found.get("type")
     if not isinstance(kind, str):
         raise MachineError("an event is a name, or an object with its name under 'type'")
-    return kind
+    if is_wildcard(kind):
+        raise MachineError(f"an event cannot have the name of a wildcard: {kind!r}")
+    return found
+
+
+def _limit(config: Mapping[str, Any]) -> int:
+    limit = object_of(config.get("options"), "options", "it").get("maxIterations", _MICROSTEPS)
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise MachineConfigError("options.maxIterations: must be a positive whole number")
+    return limit

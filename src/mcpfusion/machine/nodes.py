@@ -146,12 +146,21 @@ def escape_key(key: str) -> str:
 
 
 def common_ancestor(nodes: Iterable[Node]) -> Node | None:
-    """Return the nearest state that contains all of `nodes` (none of which counts as its own container)."""
+    """Return the nearest state that contains all of `nodes`; none of them counts as its own container."""
     head, *tail = nodes
     for ancestor in head.ancestors:
         if all(node.within(ancestor) for node in tail):
             return ancestor
     return None
+
+
+def has_actions(node: Node) -> bool:
+    """True when being in the state, entering it or leaving it does something."""
+    definition = node.definition
+    if definition.entry or definition.exit or definition.initial_actions or definition.after:
+        return True
+    listed = (*definition.on.values(), definition.always, definition.on_done)
+    return any(each.actions for candidates in listed for each in candidates)
 
 
 def has_output(node: Node) -> bool:

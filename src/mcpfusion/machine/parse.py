@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from .errors import at, fault, near_miss
+from .jsondata import items_of, json_of, object_of, type_name
 
 MISSING: Final = object()
 
@@ -96,48 +97,6 @@ def parse_machine(config: Mapping[str, Any]) -> StateDef:
     return _state(config, "", "", root=True)
 
 
-def items_of(value: Any) -> tuple[Any, ...]:
-    """Return the members of a list, or the one thing that stands where a list may stand; None is none."""
-    if value is None:
-        return ()
-    return tuple(cast("Iterable[Any]", value)) if isinstance(value, list | tuple) else (value,)
-
-
-def object_of(value: Any, where: str, what: str) -> Mapping[str, Any]:
-    """Return `value` if it is an object whose keys are strings; None is an empty one."""
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise fault(where, f"{what} must be an object, not {_type(value)}")
-    mapping = cast("Mapping[Any, Any]", value)
-    for key in mapping:
-        if not isinstance(key, str):
-            raise fault(where, f"the key {key!r} must be a string")
-    return mapping
-
-
-def json_of(value: Any, where: str) -> Any:
-    """Return a copy of JSON data in which tuples are lists. Anything else than JSON data is refused."""
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        raise fault(where, f"{value} is not JSON")
-    if isinstance(value, Mapping):
-        mapping = object_of(cast("Any", value), where, "it")
-        return {key: json_of(item, at(where, key)) for key, item in mapping.items()}
-    if isinstance(value, list | tuple):
-        members = enumerate(cast("Iterable[Any]", value))
-        return [json_of(item, f"{where}[{index}]") for index, item in members]
-    raise fault(where, f"must be JSON data, not {_type(value)}")
-
-
-def _type(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number"}
-    return names.get(type(value), f"a Python {type(value).__name__}")
-
-
 def _known(config: Mapping[str, Any], keys: set[str], where: str) -> None:
     for key in config:
         if key in _REFUSED:
@@ -149,14 +108,14 @@ def _known(config: Mapping[str, Any], keys: set[str], where: str) -> None:
 def _string(config: Mapping[str, Any], key: str, where: str) -> str | None:
     value = config.get(key)
     if value is not None and not isinstance(value, str):
-        raise fault(at(where, key), f"must be a string, not {_type(value)}")
+        raise fault(at(where, key), f"must be a string, not {type_name(value)}")
     return value
 
 
 def _strings(value: Any, where: str) -> tuple[str, ...]:
     for item in items_of(value):
         if not isinstance(item, str):
-            raise fault(where, f"must be a string or a list of strings, not {_type(item)}")
+            raise fault(where, f"must be a string or a list of strings, not {type_name(item)}")
     return tuple(items_of(value))
 
 
@@ -234,7 +193,7 @@ def _initial(
         actions = _actions(entry.get("actions"), at(here, "actions"))
         value, here = entry.get("target"), at(here, "target")
     if not isinstance(value, str):
-        raise fault(here, f"must be the key of a state, not {_type(value)}")
+        raise fault(here, f"must be the key of a state, not {type_name(value)}")
     if value not in states:
         raise fault(here, f"no state {value!r}{near_miss(value, states)}")
     return value, actions
@@ -308,12 +267,12 @@ def _transition(value: Any, where: str) -> TransitionDef:
     if isinstance(value, str):
         return TransitionDef(where, where, targets=(value,))
     if not isinstance(value, Mapping):
-        raise fault(where, f"a transition is a target, an object or a list of objects, not {_type(value)}")
+        raise fault(where, f"a transition is a target, an object or a list of objects, not {type_name(value)}")
     config = object_of(cast("Any", value), where, "a transition")
     _known(config, _TRANSITION_KEYS, where)
     reenter = config.get("reenter")
     if reenter is not None and not isinstance(reenter, bool):
-        raise fault(at(where, "reenter"), f"must be true or false, not {_type(reenter)}")
+        raise fault(at(where, "reenter"), f"must be true or false, not {type_name(reenter)}")
     return TransitionDef(
         where=where,
         target_where=at(where, "target"),
@@ -350,4 +309,4 @@ def action_of(value: Any, where: str) -> ActionDef:
         if not isinstance(kind, str):
             raise fault(where, "an action needs its name under 'type'")
         return ActionDef(where, kind, fields)
-    raise fault(where, f"an action is a name or an object with a 'type', not {_type(value)}")
+    raise fault(where, f"an action is a name or an object with a 'type', not {type_name(value)}")

@@ -57,9 +57,10 @@ def state_text(value: StateValue) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A set of active states, shared by all the snapshots that stand there.
+    """A set of active states of one machine, shared by all the snapshots that stand there.
 
     Attributes:
+        machine: The fingerprint of the machine.
         mask: One bit for each active state, by its index in document order.
         value: The state value. Shared: not to be changed.
         state: The value's canonical text.
@@ -68,6 +69,7 @@ class Configuration:
         final: True when the machine is done there.
     """
 
+    machine: str
     mask: int
     value: StateValue
     state: str
@@ -76,36 +78,56 @@ class Configuration:
     final: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Snapshot:
     """Where one workflow stands. Made by a machine only; JSON both ways (`to_json`, `Machine.restore`).
 
     Attributes:
-        value: The state value, as XState writes it. Shared: not to be changed.
-        status: `done` once the machine has reached its end.
-        context: The extended state.
-        tags: The tags of the active states, sorted.
+        configuration: The active states, and what follows from them alone.
+        context: The extended state. Not to be changed.
         output: What the machine gave when it was done, else None.
         history: For the path of each history state what it remembers: dotted paths.
         timers: What the machine will send itself, in the order in which it was scheduled.
-        machine: The fingerprint of the machine that it belongs to.
         effects: What the step that led here asks of the outside. Neither compared nor kept.
-        configuration: The active states.
     """
 
-    value: StateValue
-    status: Status
-    context: Mapping[str, Any]
-    tags: tuple[str, ...]
-    output: Any
-    history: Mapping[str, tuple[str, ...]]
-    timers: tuple[Timer, ...]
-    machine: str
+    configuration: Configuration
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    output: Any = None
+    history: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    timers: tuple[Timer, ...] = ()
     effects: tuple[Effect, ...] = field(default=(), compare=False)
-    configuration: Configuration = field(kw_only=True, compare=False, repr=False)
 
     def __hash__(self) -> int:
-        return hash((self.machine, self.configuration.state))
+        return hash((self.machine, self.state))
+
+    def __repr__(self) -> str:
+        return f"<Snapshot {self.status} in {self.state!r} of {self.machine}>"
+
+    @property
+    def machine(self) -> str:
+        """The fingerprint of the machine that it belongs to."""
+        return self.configuration.machine
+
+    @property
+    def value(self) -> StateValue:
+        """The state value, as XState writes it. Shared: not to be changed."""
+        return self.configuration.value
+
+    @property
+    def status(self) -> Status:
+        """`done` once the machine has reached its end."""
+        return "done" if self.configuration.final else "active"
+
+    @property
+    def final(self) -> bool:
+        """True when the machine is done."""
+        return self.configuration.final
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of the active states, sorted."""
+        return self.configuration.tags
 
     @property
     def paths(self) -> frozenset[str]:
@@ -116,11 +138,6 @@ class Snapshot:
     def state(self) -> str:
         """The canonical text of `value`: the key itself, or compact JSON with sorted keys."""
         return self.configuration.state
-
-    @property
-    def final(self) -> bool:
-        """True when the machine is done."""
-        return self.status == "done"
 
     def to_json(self) -> dict[str, Any]:
         """Return the snapshot as JSON data. What is empty is left out; effects are not part of it."""
