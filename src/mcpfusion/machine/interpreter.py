@@ -290,4 +290,3 @@ def _passes(transition: Transition, context: Mapping[str, Any], event: Event, ma
         where = transition.definition.where or "machine"
         _log.exception("the guard of %s raised: the transition is denied", where)
         return False
-

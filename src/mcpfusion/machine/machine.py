@@ -70,9 +70,7 @@ class Machine:
     @property
     def bare(self) -> bool:
         """True when a snapshot is its state value alone, so that `restore_state` loses nothing."""
-        return not self._context and not any(
-            node.kind == "history" or has_actions(node) for node in self._tree.nodes
-        )
+        return not self._context and not any(node.kind == "history" or has_actions(node) for node in self._tree.nodes)
 
     def initial(self, *, now: float = 0.0) -> Snapshot:
         """Return where a new workflow stands. `now` is in seconds since the epoch; delays count from it.

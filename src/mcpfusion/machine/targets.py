@@ -26,9 +26,7 @@ def split_path(text: str) -> list[str]:
     return [*keys, key]
 
 
-def resolve_targets(
-    tree: Tree, source: Node, targets: Sequence[str] | None, where: str
-) -> tuple[Node, ...] | None:
+def resolve_targets(tree: Tree, source: Node, targets: Sequence[str] | None, where: str) -> tuple[Node, ...] | None:
     """Return the nodes that a transition of `source` leads to; None when it has no target.
 
     Raises MachineConfigError when one does not exist or when several cannot be active together.
