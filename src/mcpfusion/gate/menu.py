@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mcpfusion.gate.binding import Bindings
 from mcpfusion.gate.identity import Access, Identity, own_handle, scope_of
-from mcpfusion.gate.passage import Passages
+from mcpfusion.gate.workflows import StuckError, Workflows
 from mcpfusion.machine import Snapshot, UnknownStateError
 
 
@@ -37,14 +37,14 @@ class Menus:
     def __init__(
         self,
         bindings: Bindings,
-        passages: Passages,
+        workflows: Workflows,
         *,
         access: Access,
         carries_handles: bool,
         single_tenant: bool,
     ) -> None:
         self._bindings = bindings
-        self._passages = passages
+        self._workflows = workflows
         self._access: Access = access
         self._carries_handles = carries_handles
         self._single_tenant = single_tenant
@@ -71,15 +71,15 @@ class Menus:
             return self._of(await self._standing(scope, [own_handle(identity)]), opens=False)
         if identity.session_id is not None:
             return self._of(await self._standing(scope, session_handles), opens=True)
-        in_use = await self._passages.in_use(scope)
+        in_use = await self._workflows.in_use(scope)
         return self._whole if in_use is None else self._of(in_use, opens=True)
 
     async def _standing(self, scope: str, handles: Iterable[str]) -> list[Snapshot]:
         found: list[Snapshot] = []
         for handle in handles:
             # A workflow that fits the machine no more shows nothing; a call on it is told why.
-            with contextlib.suppress(UnknownStateError):
-                found.append(await self._passages.snapshot(scope, handle))
+            with contextlib.suppress(UnknownStateError, StuckError):
+                found.append((await self._workflows.load(scope, handle))[1])
         return found
 
     def _of(self, snapshots: Iterable[Snapshot], *, opens: bool) -> Menu:

@@ -1,6 +1,5 @@
 """What an operator does to a workflow by hand: end a step that is in doubt, or put a workflow back."""
 
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,12 +16,6 @@ class OperatorError(Exception):
 def in_doubt(workflow: Workflow, now: float) -> bool:
     """Return whether a step of the workflow is in doubt at `now` (seconds since the epoch)."""
     return records.in_doubt(workflow, now)
-
-
-def state_text(snapshot: Mapping[str, Any]) -> str:
-    """Return the canonical state text of a snapshot's JSON data."""
-    value = snapshot.get("value")
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 async def resolve_done(
@@ -47,7 +40,7 @@ async def resolve_done(
     if leads_to is None:
         raise OperatorError(f"where {claim.tool!r} leads depends on its result: name the machine and the event")
     last = LastStep(claim.call_id, claim.tool, claim.digest, claim.principal, now)
-    after = records.moved(workflow, leads_to, state_text(leads_to), last, now)
+    after = records.moved(workflow, leads_to, last, now)
     return await _write(store, workflow, after, claim.event, claim.tool, operator, now, "resolved_done")
 
 
@@ -77,7 +70,7 @@ async def reset(
     Raises:
         OperatorError: The workflow changed meanwhile.
     """
-    moved = records.moved(workflow, snapshot, state_text(snapshot), None, now)
+    moved = records.moved(workflow, snapshot, None, now)
     after = replace(moved, id=secrets.token_hex(8))
     return await _write(store, workflow, after, None, "", operator, now, "reset")
 

@@ -5,7 +5,6 @@ compare-and-set in the store. Once a step is claimed it ends in one of three way
 (nothing moved), or in doubt (nobody knows), and the record says which.
 """
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -21,16 +20,12 @@ from mcpfusion.actions.context import WorkflowView
 from mcpfusion.actions.results import ToolResult
 from mcpfusion.gate import records, refusal
 from mcpfusion.gate.binding import Binding, Bindings, BoundTool
-from mcpfusion.gate.plain import NotListable
+from mcpfusion.gate.workflows import Moved, StoreUnavailable, StuckError, Workflows
 from mcpfusion.machine import Snapshot, UnknownStateError
-from mcpfusion.stores.protocol import Claim, LastStep, Step, VersionedFsmStateStore, Workflow
+from mcpfusion.stores.protocol import Claim, LastStep, Step, Workflow
 
 _log = logging.getLogger(__name__)
 
-STORE_TIMEOUT = 15.0
-"""Seconds a single operation of the store may take."""
-
-COMMIT_ATTEMPTS = 3
 KEPT_RESULT_LIMIT = 256 * 1024
 """Largest result in bytes of JSON that is kept for a repeat."""
 
@@ -71,16 +66,6 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """A committed step, for those whose menu it may have changed."""
-
-    scope: str
-    handle: str
-    before: Snapshot
-    after: Snapshot
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
     """The gate's settings, in seconds; `clock` gives seconds since the epoch.
 
@@ -104,64 +89,21 @@ def digest_of(tool: str, arguments: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class StoreUnavailable(Exception):
-    """The store failed or took too long; the cause is chained and logged."""
-
-
 class Passages:
     """Takes the calls of bound tools through the gate.
 
     Args:
         bindings: The compiled gate.
-        store: Where the workflows are.
+        workflows: Where the workflows are.
         options: Limits and the clock.
-        on_moved: Awaited after each commit.
     """
 
-    def __init__(
-        self,
-        bindings: Bindings,
-        store: VersionedFsmStateStore,
-        options: Options,
-        on_moved: Callable[[Moved], Awaitable[None]],
-    ) -> None:
+    def __init__(self, bindings: Bindings, workflows: Workflows, options: Options) -> None:
         self._bindings = bindings
         self._machine = bindings.machine
-        self.store = store
+        self._workflows = workflows
         self._options = options
-        self._on_moved = on_moved
         self._waiting: dict[tuple[str, str], anyio.Event] = {}
-
-    async def snapshot(self, scope: str, handle: str) -> Snapshot:
-        """Return where a workflow stands; the initial snapshot when it was never written.
-
-        Raises:
-            StoreUnavailable: The store failed.
-            UnknownStateError: What is stored does not fit the machine.
-        """
-        record = await self._read(scope, handle)
-        return self._restore(record)
-
-    async def in_use(self, scope: str) -> list[Snapshot] | None:
-        """Return one snapshot for each state that the scope's workflows stand in; None when the store cannot say.
-
-        Raises:
-            StoreUnavailable: The store failed.
-        """
-        try:
-            with anyio.fail_after(STORE_TIMEOUT):
-                states = await self.store.states_in_use(scope)
-        except NotListable:
-            return None
-        except Exception as error:
-            _log.exception("cannot read the states in use in scope %r", scope)
-            raise StoreUnavailable from error
-        found: list[Snapshot] = []
-        for state in states:
-            # A workflow that fits no machine any more shows nothing; a call on it is told why.
-            with contextlib.suppress(UnknownStateError):
-                found.append(self._machine.restore_state(state))
-        return found
 
     async def run(self, ticket: Ticket, prepare: Prepare, work: Work) -> ToolResult:
         """Take one call through the gate and return its answer, the workflow block included.
@@ -175,7 +117,7 @@ class Passages:
             return refusal.refusal(
                 "STORE_UNAVAILABLE", "the workflow's state cannot be reached; nothing ran. Try again."
             )
-        except UnknownStateError as error:
+        except (UnknownStateError, StuckError) as error:
             _log.error("workflow %r of scope %r: %s", ticket.handle, ticket.scope, error)
             return refusal.refusal(
                 "UNKNOWN_STATE",
@@ -188,8 +130,7 @@ class Passages:
         deadline = time.monotonic() + self._options.conflict_wait
         pause = _FIRST_LOOK
         while True:
-            record = await self._read(ticket.scope, ticket.handle)
-            snapshot = self._restore(record)
+            record, snapshot = await self._workflows.load(ticket.scope, ticket.handle)
             judged = self._judge(ticket, record, snapshot)
             if isinstance(judged, ToolResult):
                 return self._with_block(ticket, snapshot, judged)
@@ -250,7 +191,7 @@ class Passages:
         # Once the claim is being written it must be known how that ended, so the caller's going does not count.
         claiming = anyio.CancelScope(shield=True)
         with claiming:
-            if not await self._write_claim(held, record.version):
+            if not await self._workflows.claim(held, record.version):
                 return None
             claiming.shield = ticket.tool.policies.on_cancel == "finish"
             try:
@@ -279,7 +220,7 @@ class Passages:
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         doubt = cancelled and ticket.tool.policies.on_cancel == "finish"
         with anyio.CancelScope(shield=True):
-            await self._settle(self._doubted(held) if doubt else records.released(held), held.version)
+            await self._workflows.settle(self._doubted(held) if doubt else records.released(held), held.version)
 
     async def _conclude(
         self,
@@ -297,7 +238,7 @@ class Passages:
         if outcome.in_doubt:
             return await self._leave_in_doubt(ticket, held, snapshot, _message(outcome.result))
         if not outcome.success:
-            await self._settle(records.released(held), held.version)
+            await self._workflows.settle(records.released(held), held.version)
             return self._with_block(ticket, snapshot, outcome.result)
         return await self._commit(ticket, binding, held, snapshot, outcome)
 
@@ -313,19 +254,16 @@ class Passages:
             why = f"'{ticket.tool.name}' ran, but the event that follows from its result is not possible here."
             return await self._leave_in_doubt(ticket, held, snapshot, why)
         if event is None and not ticket.opens:
-            await self._settle(records.released(held), held.version)
+            await self._workflows.settle(records.released(held), held.version)
             return self._with_block(ticket, snapshot, outcome.result)
         answer = self._with_block(ticket, after, outcome.result)
-        record = records.moved(held, after, after.state, self._last(ticket, held.claim, answer, now), now)
+        record = records.moved(held, after.to_json(), self._last(ticket, held.claim, answer, now), now)
         step = self._redacted(records.step_of(held, record, held.claim, event, now), ticket, outcome.result)
-        if not await self._write_commit(record, held, step):
+        if not await self._workflows.commit(record, held.version, step):
             why = f"'{ticket.tool.name}' ran, but this could not be recorded."
             answer = refusal.doubt(ticket.handle, snapshot, held.claim, why)
             return self._with_block(ticket, snapshot, answer, allowed=[])
-        try:
-            await self._on_moved(Moved(ticket.scope, ticket.handle, snapshot, after))
-        except Exception:  # the step is committed; a notification that fails must not make it look otherwise
-            _log.exception("cannot tell about the menu that changed")
+        await self._workflows.announce(Moved(ticket.scope, ticket.handle, snapshot, after))
         return answer
 
     def _event(self, name: str, ticket: Ticket, value: Any = None) -> str | dict[str, Any]:
@@ -373,7 +311,7 @@ class Passages:
 
     async def _leave_in_doubt(self, ticket: Ticket, held: Workflow, snapshot: Snapshot, why: str) -> ToolResult:
         assert held.claim is not None
-        await self._settle(self._doubted(held), held.version)
+        await self._workflows.settle(self._doubted(held), held.version)
         answer = refusal.doubt(ticket.handle, snapshot, held.claim, why)
         return self._with_block(ticket, snapshot, answer, allowed=[])
 
@@ -419,9 +357,6 @@ class Passages:
         block = refusal.workflow_block(ticket.handle, snapshot, names)
         return result.with_meta({refusal.WORKFLOW_META_KEY: block})
 
-    def _restore(self, record: Workflow | None) -> Snapshot:
-        return self._bindings.initial if record is None else self._machine.restore(record.snapshot)
-
     async def _wait(self, ticket: Ticket, seconds: float) -> None:
         event = self._waiting.setdefault((ticket.scope, ticket.handle), anyio.Event())
         with anyio.move_on_after(seconds):
@@ -431,56 +366,6 @@ class Passages:
         event = self._waiting.pop((ticket.scope, ticket.handle), None)
         if event:
             event.set()
-
-    async def _read(self, scope: str, handle: str) -> Workflow | None:
-        try:
-            with anyio.fail_after(STORE_TIMEOUT):
-                return await self.store.read(scope, handle)
-        except Exception as error:
-            _log.exception("cannot read workflow %r of scope %r", handle, scope)
-            raise StoreUnavailable from error
-
-    async def _write(self, record: Workflow, expected: int, step: Step | None = None) -> bool:
-        try:
-            with anyio.fail_after(STORE_TIMEOUT):
-                return await self.store.write(record, expected_version=expected, step=step)
-        except Exception as error:
-            _log.exception("cannot write workflow %r of scope %r", record.handle, record.scope)
-            raise StoreUnavailable from error
-
-    async def _write_claim(self, held: Workflow, expected: int) -> bool:
-        try:
-            return await self._write(held, expected)
-        except StoreUnavailable:
-            # The claim may be there although the write raised; nothing has run, so it is taken back if it is.
-            with contextlib.suppress(StoreUnavailable):
-                found = await self._read(held.scope, held.handle)
-                if found and found.claim and held.claim and found.claim.call_id == held.claim.call_id:
-                    await self._write(records.released(found), found.version)
-            raise
-
-    async def _settle(self, record: Workflow, expected: int) -> None:
-        """Release or mark; when even that cannot be written the lease runs out and says the same, later."""
-        try:
-            if not await self._write(record, expected):
-                _log.warning("workflow %r of scope %r was resolved meanwhile", record.handle, record.scope)
-        except StoreUnavailable:
-            _log.warning("workflow %r of scope %r keeps its claim until the lease ends", record.handle, record.scope)
-
-    async def _write_commit(self, record: Workflow, held: Workflow, step: Step) -> bool:
-        """Write the commit, trying again while it is unknown whether it was carried out."""
-        assert record.last is not None
-        for attempt in range(COMMIT_ATTEMPTS):
-            if attempt:
-                await anyio.sleep(0.05 * 4 ** (attempt - 1))
-            try:
-                if await self._write(record, held.version, step):
-                    return True
-                found = await self._read(record.scope, record.handle)
-            except StoreUnavailable:
-                continue
-            return bool(found and found.last and found.last.call_id == record.last.call_id)
-        return False
 
 
 def _message(result: ToolResult) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mcpfusion.machine import Snapshot
+from mcpfusion.machine.snapshot import state_text
 from mcpfusion.stores.protocol import Claim, LastStep, Step, Workflow
 
 
@@ -40,17 +41,14 @@ def doubtful(record: Workflow, now: float) -> Workflow:
     return replace(record, version=record.version + 1, claim=claim)
 
 
-def moved(
-    record: Workflow, snapshot: Snapshot | Mapping[str, Any], state: str, last: LastStep | None, now: float
-) -> Workflow:
-    """Return the record after a committed step."""
-    data = snapshot.to_json() if isinstance(snapshot, Snapshot) else dict(snapshot)
+def moved(record: Workflow, snapshot: Mapping[str, Any], last: LastStep | None, now: float) -> Workflow:
+    """Return the record after a committed step that leads to `snapshot`, a machine's snapshot as JSON data."""
     return replace(
         record,
         version=record.version + 1,
         steps=record.steps + 1,
-        state=state,
-        snapshot=data,
+        state=state_text(snapshot["value"]),
+        snapshot=dict(snapshot),
         updated_at=now,
         claim=None,
         last=last,

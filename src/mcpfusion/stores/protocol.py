@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 DoubtPolicy = Literal["hold", "retry"]
-Outcome = Literal["committed", "resolved_done", "resolved_not_done", "reset"]
+Outcome = Literal["committed", "elapsed", "migrated", "resolved_done", "resolved_not_done", "reset"]
+"""How a step came about: by a call, a timer, a migration, or an operator."""
 
 
 class StoreError(Exception):
@@ -135,7 +136,7 @@ class Step:
         from_state: Canonical state text before; `to_state` after.
         call_id: The attempt that made it ("" for an operator's step).
         at: Seconds since the epoch.
-        outcome: `committed`, or what an operator did.
+        outcome: How the step came about.
         arguments: What the user's redaction hook returned for the call's arguments, else None.
         result: What the hook returned for the result, else None.
     """

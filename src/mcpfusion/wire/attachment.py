@@ -19,8 +19,9 @@ from mcpfusion.gate.binding import BindingError, Bindings
 from mcpfusion.gate.gate import StateMachineGate
 from mcpfusion.gate.identity import Access, ScopeError, scope_of
 from mcpfusion.gate.menu import Menu, Menus
-from mcpfusion.gate.passage import Moved, Options, Passages, StoreUnavailable
+from mcpfusion.gate.passage import Options, Passages
 from mcpfusion.gate.plain import PlainStore
+from mcpfusion.gate.workflows import Moved, StoreUnavailable, Workflows
 from mcpfusion.stores import open_store
 from mcpfusion.stores.protocol import FsmStateStore, VersionedFsmStateStore
 from mcpfusion.wire.audience import Audience, Listener
@@ -97,10 +98,11 @@ class Attachment:
         assert self.bindings is not None
         options = self.options
         self.store = self._open(store, self.bindings)
-        self._passages = passages = Passages(self.bindings, self.store, options.passage, self._moved)
+        self._workflows = Workflows(self.bindings, self.store, options.passage.clock, self._moved)
+        passages = Passages(self.bindings, self._workflows, options.passage)
         menus = Menus(
             self.bindings,
-            passages,
+            self._workflows,
             access=options.access,
             carries_handles=self.carries_handles,
             single_tenant=options.single_tenant,
@@ -127,7 +129,7 @@ class Attachment:
         """
         if self.bindings is None:
             raise ValueError(f"server {self.lowlevel.name!r} has no machine, so that there is nothing to store")
-        self.store = self._passages.store = self._open(url, self.bindings)
+        self.store = self._workflows.store = self._open(url, self.bindings)
 
     def _install(self, middleware: tuple[Middleware, ...]) -> None:
         """Put our handlers in front of the server's own."""

@@ -10,7 +10,7 @@ import anyio
 from mcpfusion.gate.binding import Bindings
 from mcpfusion.gate.identity import Identity, own_handle
 from mcpfusion.gate.menu import Menu, Menus
-from mcpfusion.gate.passage import Moved
+from mcpfusion.gate.workflows import Moved
 
 _log = logging.getLogger(__name__)
 

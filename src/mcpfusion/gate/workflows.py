@@ -1,0 +1,222 @@
+"""The workflows of a gate in their store: loaded ready to be judged, written so that it is known what happened.
+
+A workflow is brought up to date by whoever loads it, so that nothing has to be alive for it in between: a record
+of an older machine is fitted or migrated, and timers that came due meanwhile go off in order, each at the time it
+was due, as committed steps.
+"""
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import anyio
+
+from mcpfusion.gate import records
+from mcpfusion.gate.binding import Bindings
+from mcpfusion.gate.plain import NotListable
+from mcpfusion.machine import MachineError, Snapshot, UnknownStateError
+from mcpfusion.machine.snapshot import state_text
+from mcpfusion.stores.protocol import Outcome, Step, VersionedFsmStateStore, Workflow
+
+_log = logging.getLogger(__name__)
+
+STORE_TIMEOUT = 15.0
+"""Seconds a single operation of the store may take."""
+
+COMMIT_ATTEMPTS = 3
+CATCH_UP_LIMIT = 1000
+"""Overdue timers that one load lets go off; the next load goes on from there."""
+
+Migrate = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
+"""Where workflows of an older machine stand now: a map from old states to new, or a callable that is given the old
+snapshot as JSON data and returns a state value or a snapshot. What it does not know stays refused."""
+
+
+class StoreUnavailable(Exception):
+    """The store failed or took too long; the cause is chained and logged."""
+
+
+class StuckError(Exception):
+    """The workflow cannot be brought up to date: its machine fails on it, or it lies too far behind. Logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A committed step, for those whose menu it may have changed."""
+
+    scope: str
+    handle: str
+    before: Snapshot
+    after: Snapshot
+
+
+class Workflows:
+    """Loads and writes workflows.
+
+    Args:
+        clock: Gives seconds since the epoch.
+        on_moved: Awaited after each step that was committed.
+        migrate: For records that do not fit the machine.
+    """
+
+    def __init__(
+        self,
+        bindings: Bindings,
+        store: VersionedFsmStateStore,
+        clock: Callable[[], float],
+        on_moved: Callable[[Moved], Awaitable[None]],
+        migrate: Migrate | None = None,
+    ) -> None:
+        self._machine = bindings.machine
+        self.store = store
+        self._clock = clock
+        self._on_moved = on_moved
+        self._migrate = migrate
+
+    async def load(self, scope: str, handle: str) -> tuple[Workflow | None, Snapshot]:
+        """Return a workflow's record, None when it was never written, and where it stands now.
+
+        Raises:
+            StoreUnavailable: The store failed.
+            UnknownStateError: What is stored does not fit the machine, and no migration helps.
+            StuckError: It cannot be brought up to date.
+        """
+        record = await self._read(scope, handle)
+        for _ in range(CATCH_UP_LIMIT):
+            if record is None:
+                return None, self._machine.initial(now=self._clock())
+            snapshot = self._fitted(record)
+            # A claimed step was admitted where the workflow stands: no timer moves it away underneath.
+            if record.claim is not None:
+                return record, snapshot
+            after, step = self._next(record, snapshot)
+            if step is None:
+                return record, snapshot
+            moved = records.moved(record, after.to_json(), record.last, step.at)
+            if await self._write(moved, record.version, step):
+                await self.announce(Moved(scope, handle, snapshot, after))
+                record = moved
+            else:
+                record = await self._read(scope, handle)
+        _log.error("workflow %r of scope %r: more than %d timers are overdue", handle, scope, CATCH_UP_LIMIT)
+        raise StuckError
+
+    def _fitted(self, record: Workflow) -> Snapshot:
+        try:
+            return self._machine.restore(record.snapshot)
+        except UnknownStateError:
+            if self._migrate is None:
+                raise
+            try:
+                found: Any = (
+                    self._migrate(record.snapshot) if callable(self._migrate) else self._migrate[record.state]
+                )
+            except KeyError:
+                raise UnknownStateError(f"the migration does not know the state {record.state!r}") from None
+            if isinstance(found, dict) and "value" in found:
+                return self._machine.restore(cast(dict[str, Any], found))
+            return self._machine.restore_state(state_text(found))
+
+    def _next(self, record: Workflow, snapshot: Snapshot) -> tuple[Snapshot, Step | None]:
+        """Return the next step that lies behind: the migration itself, or the timer that was due first."""
+        if record.state != snapshot.state:
+            return snapshot, self._step(record, snapshot, None, self._clock(), "migrated")
+        due = self._machine.due(snapshot)
+        if due is None or due > self._clock():
+            return snapshot, None
+        timer = min(snapshot.timers, key=lambda each: each.due)
+        try:
+            after = self._machine.elapse(snapshot, self._clock())
+        except MachineError as error:
+            _log.exception("workflow %r of scope %r: a timer cannot go off", record.handle, record.scope)
+            raise StuckError from error
+        return after, self._step(record, after, str(timer.event.get("type", timer.id)), due, "elapsed")
+
+    @staticmethod
+    def _step(record: Workflow, after: Snapshot, event: str | None, at: float, outcome: Outcome) -> Step:
+        return Step(record.scope, record.handle, record.state, after.state, event, "", None, "", at, outcome)
+
+    async def in_use(self, scope: str) -> list[Snapshot] | None:
+        """Return one snapshot for each state the scope's workflows stand in; None when the store cannot say.
+
+        Raises:
+            StoreUnavailable: The store failed.
+        """
+        try:
+            with anyio.fail_after(STORE_TIMEOUT):
+                states = await self.store.states_in_use(scope)
+        except NotListable:
+            return None
+        except Exception as error:
+            _log.exception("cannot read the states in use in scope %r", scope)
+            raise StoreUnavailable from error
+        found: list[Snapshot] = []
+        for state in states:
+            # A workflow that fits the machine no more shows nothing; a call on it is told why.
+            with contextlib.suppress(UnknownStateError):
+                found.append(self._machine.restore_state(state))
+        return found
+
+    async def claim(self, held: Workflow, expected: int) -> bool:
+        """Write a claim; False when the workflow changed meanwhile.
+
+        Raises:
+            StoreUnavailable: The store failed. The claim is taken back if it is there all the same.
+        """
+        try:
+            return await self._write(held, expected)
+        except StoreUnavailable:
+            with contextlib.suppress(StoreUnavailable):
+                found = await self._read(held.scope, held.handle)
+                if found and found.claim and held.claim and found.claim.call_id == held.claim.call_id:
+                    await self._write(records.released(found), found.version)
+            raise
+
+    async def settle(self, record: Workflow, expected: int) -> None:
+        """Release or mark; when even that cannot be written the lease runs out and says the same, later."""
+        try:
+            if not await self._write(record, expected):
+                _log.warning("workflow %r of scope %r was resolved meanwhile", record.handle, record.scope)
+        except StoreUnavailable:
+            _log.warning("workflow %r of scope %r keeps its claim until the lease ends", record.handle, record.scope)
+
+    async def commit(self, record: Workflow, expected: int, step: Step) -> bool:
+        """Write a step, trying again while it is unknown whether that was carried out; False when it was not."""
+        for attempt in range(COMMIT_ATTEMPTS):
+            if attempt:
+                await anyio.sleep(0.05 * 4 ** (attempt - 1))
+            try:
+                if await self._write(record, expected, step):
+                    return True
+                found = await self._read(record.scope, record.handle)
+            except StoreUnavailable:
+                continue
+            return bool(found and found.last and found.last.call_id == step.call_id)
+        return False
+
+    async def announce(self, step: Moved) -> None:
+        """Tell about a committed step; a notification that fails must not make the step look undone."""
+        try:
+            await self._on_moved(step)
+        except Exception:
+            _log.exception("cannot tell about the menu that changed")
+
+    async def _read(self, scope: str, handle: str) -> Workflow | None:
+        try:
+            with anyio.fail_after(STORE_TIMEOUT):
+                return await self.store.read(scope, handle)
+        except UnknownStateError:
+            raise
+        except Exception as error:
+            _log.exception("cannot read workflow %r of scope %r", handle, scope)
+            raise StoreUnavailable from error
+
+    async def _write(self, record: Workflow, expected: int, step: Step | None = None) -> bool:
+        try:
+            with anyio.fail_after(STORE_TIMEOUT):
+                return await self.store.write(record, expected_version=expected, step=step)
+        except Exception as error:
+            _log.exception("cannot write workflow %r of scope %r", record.handle, record.scope)
+            raise StoreUnavailable from error
