@@ -47,9 +47,15 @@ _BY_ERROR = {
     "bytes": "a string",
 }
 _ENDINGS = (
-    "_from_datetime_parsing", "_from_datetime_inexact", "_attributes_type", "_parsing_size", "_from_float",
-    "_parsing", "_type",
-)  # fmt: skip
+    "_from_date_parsing",
+    "_from_datetime_parsing",
+    "_from_datetime_inexact",
+    "_attributes_type",
+    "_parsing_size",
+    "_from_float",
+    "_parsing",
+    "_type",
+)
 
 
 def explain(error: ValidationError, given: Mapping[str, Any], schema: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -1,5 +1,6 @@
 """A handler's return annotation, read once: the schema of its structured content, and how to encode a value."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -63,6 +64,7 @@ def _arm(member: Any) -> _Arm:
     return "content" if _is_content(member) else "data"
 
 
+@functools.lru_cache(maxsize=1024)
 def _is_result(member: Any) -> bool:
     """Whether `member` is the type of a whole result: ours, the SDK's or FastMCP's."""
     if not isinstance(member, type):
@@ -103,10 +105,11 @@ def _structured(annotation: Any, name: str) -> Output:
 
 
 def _encoder(adapter: TypeAdapter[Any], annotation: Any, name: str, *, wrap: bool) -> Callable[[Any], ToolResult]:
-    validate, dump = adapter.validate_python, adapter.dump_python
+    # Without the adapter in between, which costs more than the work itself.
+    validate, dump = adapter.validator.validate_python, adapter.serializer.to_python
 
     def encode(value: Any) -> ToolResult:
-        if _is_result(type(value)):
+        if _is_result(cast(Any, type(value))):
             return _checked(_whole(value), validate, name, wrap=wrap)
         try:
             data = dump(validate(value), mode="json", by_alias=True, warnings="error")
@@ -175,11 +178,13 @@ def _blocks(value: Any) -> list[dict[str, Any]] | None:
 
 def _freely(value: Any) -> ToolResult:
     """Encode a value of a handler that promises nothing, by what the value is."""
+    if type(value) is dict and "type" not in value:
+        return _json(cast(Any, value))
     if isinstance(value, str):
         return ToolResult([text(value)])
     if value is None:
         return ToolResult([])
-    if _is_result(type(value)):
+    if _is_result(cast(Any, type(value))):
         return _whole(value)
     if not _is_only_text(value) and (blocks := _blocks(value)) is not None:
         return ToolResult(blocks)
@@ -194,7 +199,7 @@ def _is_object(value: Any) -> bool:
     """Whether `value` is an object in JSON: a mapping, a model or a dataclass."""
     if isinstance(value, RootModel):
         return _is_object(cast("RootModel[Any]", value).root)
-    return isinstance(value, Mapping | BaseModel) or is_dataclass(value)
+    return isinstance(value, (Mapping, BaseModel)) or is_dataclass(value)
 
 
 def _is_only_text(value: Any) -> bool:

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from .errors import ResultError
 
-_compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_strict = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 # What the MCP specification requires of each type of content block.
 _REQUIRED: dict[str, tuple[tuple[str, type], ...]] = {
@@ -77,16 +77,20 @@ def structured_result(data: Any) -> ToolResult:
 
     The text is what the MCP specification asks of servers for backwards compatibility.
 
+    Args:
+        data: What pydantic's JSON mode gives: dicts, lists, strings, numbers, booleans and None.
+
     Raises:
-        ResultError: `data` is not JSON: NaN, infinity, lone surrogates, or nested beyond reason.
+        ResultError: `data` is not JSON after all: NaN, infinity, lone surrogates, or nested beyond reason.
     """
     try:
-        encoded = _compact(data)
-        if not encoded.isascii():
-            encoded.encode()
+        encoded = to_json(data)
+        if b"NaN" in encoded or b"Infinity" in encoded:
+            # In a string they are fine; as numbers they are not JSON, and only this encoder says which it is.
+            encoded = _strict(data).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ResultError(f"the result is not JSON: {error}") from error
-    return ToolResult([{"type": "text", "text": encoded}], data)
+    return ToolResult([{"type": "text", "text": encoded.decode()}], data)
 
 
 def error_result(code: str | None, message: str, data: Mapping[str, Any] | None = None) -> ToolResult:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NotRequired, cast, get_args, get_origin
 import anyio.to_thread
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticSerializationError, SchemaError, from_json, to_json
+from pydantic_core import SchemaError, SchemaValidator, from_json, to_json
 from typing_extensions import TypedDict
 
 from .annotations import NamesOf, PlainSchema, portable, unwrapped
@@ -49,7 +49,7 @@ class Signature:
 
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
-    _validator: TypeAdapter[dict[str, Any]] = field(repr=False)
+    _validator: SchemaValidator = field(repr=False)
     _encode: Callable[[Any], ToolResult] = field(repr=False)
     _call: Callable[[dict[str, Any]], Awaitable[Any]] = field(repr=False)
     _context_names: tuple[str, ...] = field(repr=False)
@@ -62,12 +62,13 @@ class Signature:
             RegistrationError: A parameter cannot be an argument, or the return type has no schema; it is named.
         """
         parameters, context_names, returns = _read(fn, name)
-        validator = _validator(parameters, name)
+        arguments = _arguments(parameters, name)
         output = Output.of(returns, name=name)
         return Signature(
-            input_schema=_input_schema(validator, parameters, name),
+            input_schema=_input_schema(arguments, parameters, name),
             output_schema=output.schema,
-            _validator=validator,
+            # The adapter around it costs as much again at each call.
+            _validator=cast(SchemaValidator, arguments.validator),
             _encode=output.encode,
             _call=_caller(fn),
             _context_names=context_names,
@@ -96,11 +97,12 @@ class Signature:
         try:
             arguments = {**arguments, **_unquoted(arguments, error)}
             return self._validator.validate_json(to_json(arguments))
-        except (PydanticSerializationError, RecursionError):
-            pass
         except ValidationError as again:
             if again.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid":
                 error = again
+        except (ValueError, RecursionError):
+            # Not to be had as JSON after all (a lone surrogate, say): the first judgement stands.
+            pass
         fields = explain(error, arguments, self.input_schema)
         raise ArgumentsError(in_words(fields), fields=fields) from None
 
@@ -229,7 +231,7 @@ def _parameter(parameter: inspect.Parameter, annotation: Any, name: str) -> _Par
     return _Parameter(parameter.name, wire_name, annotation, default)
 
 
-def _validator(parameters: list[_Parameter], name: str) -> TypeAdapter[dict[str, Any]]:
+def _arguments(parameters: list[_Parameter], name: str) -> TypeAdapter[dict[str, Any]]:
     """Return what checks the arguments: a TypedDict, so that the outcome is the keyword arguments themselves.
 
     A parameter may then be called `schema` or `copy` too, which a model could not have as fields.
@@ -238,10 +240,10 @@ def _validator(parameters: list[_Parameter], name: str) -> TypeAdapter[dict[str,
     if twice := next((wire_name for wire_name in wire_names if wire_names.count(wire_name) > 1), None):
         raise _refusal(name, f"two parameters are called {twice!r}; change the alias of one")
     items = {p.name: p.annotation if p.required else NotRequired[p.annotation] for p in parameters}
-    arguments: Any = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)("Arguments", items)
-    arguments.__pydantic_config__ = ConfigDict(extra="forbid")
+    named: Any = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)("Arguments", items)
+    named.__pydantic_config__ = ConfigDict(extra="forbid")
     try:
-        return TypeAdapter(arguments)
+        return TypeAdapter(named)
     except (PydanticUserError, SchemaError, NameError, TypeError) as error:
         raise _culprit(parameters, name, error) from error
 
@@ -260,9 +262,9 @@ def _culprit(parameters: list[_Parameter], name: str, error: Exception) -> Regis
     return _refusal(name, f"the arguments have no JSON Schema ({error})")
 
 
-def _input_schema(validator: TypeAdapter[dict[str, Any]], parameters: list[_Parameter], name: str) -> dict[str, Any]:
+def _input_schema(arguments: TypeAdapter[dict[str, Any]], parameters: list[_Parameter], name: str) -> dict[str, Any]:
     try:
-        schema = validator.json_schema(schema_generator=PlainSchema)
+        schema = arguments.json_schema(schema_generator=PlainSchema)
     except (PydanticUserError, ValueError, TypeError) as error:
         raise _culprit(parameters, name, error) from error
     return {
