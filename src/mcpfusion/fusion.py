@@ -10,7 +10,9 @@ from mcpfusion.actions.action import Action, Kind
 from mcpfusion.actions.builder import ActionBuilder, ActionKeywords
 from mcpfusion.actions.middleware import Middleware
 from mcpfusion.actions.registry import ActionRegistry
+from mcpfusion.gate.binding import Migrate
 from mcpfusion.gate.gate import StateMachineGate
+from mcpfusion.machine import Machine
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -80,16 +82,29 @@ class Fusion:
     def _register(self, action: Action) -> None:
         self._registry.add(action)
 
-    def fsm(self, config: Mapping[str, Any] | str | PathLike[str]) -> StateMachineGate:
+    def fsm(
+        self,
+        config: Mapping[str, Any] | str | PathLike[str] | Machine,
+        *,
+        guards: Mapping[str, Any] | None = None,
+        actions: Mapping[str, Any] | None = None,
+        delays: Mapping[str, Any] | None = None,
+        migrate: Migrate | None = None,
+    ) -> StateMachineGate:
         """Return the gate of a machine.
 
         Args:
-            config: An XState v5 config: a mapping, JSON text, or the path of a JSON or YAML file.
+            config: An XState v5 config: a mapping, JSON text, or the path of a JSON or YAML file; or a `Machine`.
+            guards: The guards that the config names: `(context, event, params) -> bool`.
+            actions: The actions that the config names: `(context, event, params) -> dict of changed keys | None`.
+            delays: The delays that the config names: milliseconds, or a callable that returns them.
+            migrate: For workflows that began under an older machine and do not fit this one: a map from old states
+                to new, or a callable from the old snapshot's JSON data to a state value or a snapshot.
 
         Raises:
             MachineConfigError: The config is refused; the message gives the path of the fault.
         """
-        return StateMachineGate(config)
+        return StateMachineGate(config, guards=guards, actions=actions, delays=delays, migrate=migrate)
 
     def registry(self) -> ActionRegistry:
         """Return the actions declared so far, to be attached to a server of one's own."""

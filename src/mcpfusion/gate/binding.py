@@ -12,6 +12,11 @@ Transition = str | Callable[[dict[str, Any], Any], str | None]
 """The event a successful call sends: its name, or a callable of (arguments, result) that returns it or None."""
 
 
+Migrate = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
+"""Where workflows of an older machine stand now: a map from old states to new, or a callable that is given the old
+snapshot as JSON data and returns a state value or a snapshot. What it does not know stays refused."""
+
+
 class BindingError(ValueError):
     """A binding that cannot be honoured, refused at start-up. Names the tool, the value and the remedy."""
 
@@ -111,8 +116,9 @@ def _check_event(machine: Machine, tool: str, pattern: str, found: frozenset[str
 class Bindings:
     """All bound tools of one machine, and which of them a set of active paths shows."""
 
-    def __init__(self, machine: Machine, tools: Iterable[BoundTool] = ()) -> None:
+    def __init__(self, machine: Machine, tools: Iterable[BoundTool] = (), migrate: Migrate | None = None) -> None:
         self.machine = machine
+        self.migrate = migrate
         self.tools: Mapping[str, BoundTool] = {tool.name: tool for tool in tools}
         self.initial = machine.initial()
         self.minting = frozenset(name for name, tool in self.tools.items() if tool.policies.mints_handle)

@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
-from mcpfusion.gate.binding import Binding, BindingError, Bindings, BoundTool, Policies, Transition, bind
+from mcpfusion.gate.binding import (
+    Binding,
+    BindingError,
+    Bindings,
+    BoundTool,
+    Migrate,
+    Policies,
+    Transition,
+    bind,
+)
 from mcpfusion.machine import Machine, read_config
 
 _log = logging.getLogger(__name__)
@@ -36,13 +45,30 @@ class StateMachineGate:
 
     Args:
         config: An XState v5 config: a mapping, JSON text, or the path of a JSON or YAML file; or a `Machine`.
+        guards: The guards that the config names: `(context, event, params) -> bool`. The event of a call carries
+            its `arguments` and, once the handler has returned, its `result`.
+        actions: The actions that the config names: `(context, event, params) -> dict of changed keys | None`.
+        delays: The delays that the config names: milliseconds, or a callable that returns them.
+        migrate: For workflows that began under an older machine and do not fit this one.
 
     Raises:
         MachineConfigError: The config is refused; the message gives the path of the fault.
     """
 
-    def __init__(self, config: Mapping[str, Any] | str | PathLike[str] | Machine) -> None:
-        self.machine = config if isinstance(config, Machine) else Machine(read_config(config))
+    def __init__(
+        self,
+        config: Mapping[str, Any] | str | PathLike[str] | Machine,
+        *,
+        guards: Mapping[str, Any] | None = None,
+        actions: Mapping[str, Any] | None = None,
+        delays: Mapping[str, Any] | None = None,
+        migrate: Migrate | None = None,
+    ) -> None:
+        if isinstance(config, Machine):
+            self.machine = config
+        else:
+            self.machine = Machine(read_config(config), guards=guards, actions=actions, delays=delays)
+        self.migrate = migrate
         self._tools: dict[str, BoundTool] = {}
         self._snapshot = self.machine.initial()
         self._listeners: dict[object, Callable[[TransitionResult], object]] = {}
@@ -93,7 +119,7 @@ class StateMachineGate:
             if tool.name in tools:
                 raise BindingError(f"tool {tool.name!r} is bound twice: by its action and by bind_tool")
             tools[tool.name] = tool
-        return Bindings(self.machine, tools.values())
+        return Bindings(self.machine, tools.values(), self.migrate)
 
     @property
     def initial_state(self) -> str:

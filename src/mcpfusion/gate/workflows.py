@@ -7,14 +7,14 @@ was due, as committed steps.
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import anyio
 
 from mcpfusion.gate import records
-from mcpfusion.gate.binding import Bindings
+from mcpfusion.gate.binding import Bindings, Migrate
 from mcpfusion.gate.plain import NotListable
 from mcpfusion.machine import MachineError, Snapshot, UnknownStateError
 from mcpfusion.machine.snapshot import state_text
@@ -28,10 +28,6 @@ STORE_TIMEOUT = 15.0
 COMMIT_ATTEMPTS = 3
 CATCH_UP_LIMIT = 1000
 """Overdue timers that one load lets go off; the next load goes on from there."""
-
-Migrate = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
-"""Where workflows of an older machine stand now: a map from old states to new, or a callable that is given the old
-snapshot as JSON data and returns a state value or a snapshot. What it does not know stays refused."""
 
 
 class StoreUnavailable(Exception):
@@ -58,7 +54,6 @@ class Workflows:
     Args:
         clock: Gives seconds since the epoch.
         on_moved: Awaited after each step that was committed.
-        migrate: For records that do not fit the machine.
     """
 
     def __init__(
@@ -67,13 +62,12 @@ class Workflows:
         store: VersionedFsmStateStore,
         clock: Callable[[], float],
         on_moved: Callable[[Moved], Awaitable[None]],
-        migrate: Migrate | None = None,
     ) -> None:
         self._machine = bindings.machine
         self.store = store
         self._clock = clock
         self._on_moved = on_moved
-        self._migrate = migrate
+        self._bindings = bindings
 
     async def load(self, scope: str, handle: str) -> tuple[Workflow | None, Snapshot]:
         """Return a workflow's record, None when it was never written, and where it stands now.
@@ -107,17 +101,22 @@ class Workflows:
         try:
             return self._machine.restore(record.snapshot)
         except UnknownStateError:
-            if self._migrate is None:
+            if self._bindings.migrate is None:
                 raise
-            try:
-                found: Any = (
-                    self._migrate(record.snapshot) if callable(self._migrate) else self._migrate[record.state]
-                )
-            except KeyError:
-                raise UnknownStateError(f"the migration does not know the state {record.state!r}") from None
-            if isinstance(found, dict) and "value" in found:
-                return self._machine.restore(cast(dict[str, Any], found))
-            return self._machine.restore_state(state_text(found))
+            return self._migrated(record, self._bindings.migrate)
+
+    def _migrated(self, record: Workflow, migrate: Migrate) -> Snapshot:
+        found: Any = None
+        try:
+            found = migrate(record.snapshot) if callable(migrate) else migrate.get(record.state)
+        except Exception as error:
+            _log.exception("the migration of workflow %r of scope %r raised", record.handle, record.scope)
+            raise StuckError from error
+        if found is None:
+            raise UnknownStateError(f"the migration has no answer for the state {record.state!r}")
+        if isinstance(found, dict) and "value" in found:
+            return self._machine.restore(cast(dict[str, Any], found))
+        return self._machine.restore_state(state_text(cast(Any, found)))
 
     def _next(self, record: Workflow, snapshot: Snapshot) -> tuple[Snapshot, Step | None]:
         """Return the next step that lies behind: the migration itself, or the timer that was due first."""
