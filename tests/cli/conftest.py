@@ -13,9 +13,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 def cli(tmp_path: Path) -> Cli:
     """The real command, as a process of its own in an empty folder."""
 
-    def run(
-        *arguments: str, input: str | None = None, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, input: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "mcpfusion.cli.main", *arguments],
             input=input,

@@ -111,7 +111,7 @@ def test_a_missing_extra_says_how_to_get_it(missing: str, arguments: tuple[str, 
 def test_an_unforeseen_error_is_one_line_too_and_has_a_traceback_on_demand() -> None:
     code = (
         "import sys; import mcpfusion.cli.app as app\n"
-        "def main(*a, **k): raise ValueError('first\\nsecond')\n"
+        "def main(*a, **k): raise ExceptionGroup('tasks', [ExceptionGroup('more', [ValueError('first\\nsecond')])])\n"
         "app.app.main = main\n"
         "from mcpfusion.cli.main import main; sys.exit(main([]))"
     )

@@ -323,18 +323,14 @@ class TestResolve:
         assert stored(tmp_path) == before
         assert steps(tmp_path) == []
 
-    def test_a_result_that_decides_needs_machine_and_event(
-        self, cli: Cli, seed: Seed, tmp_path: Path
-    ) -> None:
+    def test_a_result_that_decides_needs_machine_and_event(self, cli: Cli, seed: Seed, tmp_path: Path) -> None:
         before = seed(state="review", claim=claim(tool="invoice.decide", event=None, leads_to=None))
         (tmp_path / "invoice.json").write_text(json.dumps(CONFIG))
         resolve = ("workflows", "resolve", "INV-7", "--done", "--store", STORE)
         by_file = ("--machine", "invoice.json")
         for options in ((), by_file, ("--event", "REJECT")):
             line = error_line(cli(*resolve, *options))
-            assert line.startswith(
-                "the result of 'invoice.decide' decides its event; say which it was: --event"
-            )
+            assert line.startswith("the result of 'invoice.decide' decides its event; say which it was: --event")
         line = error_line(cli(*resolve, *by_file, "--event", "DISCHARGE"))
         assert line == "state 'review' takes no event 'DISCHARGE' (it takes: APPROVE, REJECT)"
         assert stored(tmp_path) == before
@@ -395,9 +391,7 @@ class TestReset:
         assert "'reviw'" in error_line(cli(*self.RESET, "--yes", "--state", "reviw"), 2)
         assert stored(tmp_path) == before
 
-    @pytest.mark.parametrize(
-        ("answer", "moved"), [("y\n", True), ("n\n", False), ("\n", False), (None, False)]
-    )
+    @pytest.mark.parametrize(("answer", "moved"), [("y\n", True), ("n\n", False), ("\n", False), (None, False)])
     def test_it_asks(self, cli: Cli, seed: Seed, tmp_path: Path, answer: str | None, moved: bool) -> None:
         before = seed(claim=claim())
         result = cli(*self.RESET, input=answer)
@@ -445,9 +439,7 @@ class TestReset:
 
 class TestStore:
     @pytest.mark.parametrize("command", [("list",), ("show", "X"), ("resolve", "X", "--done")])
-    def test_a_file_that_is_not_there_is_not_made(
-        self, cli: Cli, tmp_path: Path, command: tuple[str, ...]
-    ) -> None:
+    def test_a_file_that_is_not_there_is_not_made(self, cli: Cli, tmp_path: Path, command: tuple[str, ...]) -> None:
         assert "shop.db" in error_line(cli("workflows", *command, "--store", STORE))
         assert list(tmp_path.iterdir()) == []
 
@@ -460,9 +452,7 @@ class TestStore:
             connection.execute("CREATE TABLE workflow (id INTEGER PRIMARY KEY)")
         error_line(cli("workflows", "list", "--store", STORE))
 
-    @pytest.mark.parametrize(
-        "url", ["memory://", "sqlite://shop.db", "shop.db", "mysql://u:hunter2@h/db", ""]
-    )
+    @pytest.mark.parametrize("url", ["memory://", "sqlite://shop.db", "shop.db", "mysql://u:hunter2@h/db", ""])
     def test_a_url_that_names_no_store_to_look_into(self, cli: Cli, url: str) -> None:
         line = error_line(cli("workflows", "list", "--store", url), 2)
         assert "--store" in line

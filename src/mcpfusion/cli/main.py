@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         if missing in _EXTRA:
             return _fail(f'this needs {missing}: pip install "mcpfusion[cli]"')
-        return _fail(f"{type(error).__name__}: {error}")
+        cause = _cause(error)
+        return _fail(f"{type(cause).__name__}: {cause}")
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -49,6 +50,14 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.Abort:
         return _fail("aborted")
     return code if isinstance(code, int) else 0
+
+
+def _cause(error: BaseException) -> BaseException:
+    # A task group wraps what went wrong; its own message says nothing.
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        group: BaseExceptionGroup[BaseException] = error
+        error = group.exceptions[0]
+    return error
 
 
 def _fail(message: str, code: int = 1) -> int:

@@ -54,18 +54,13 @@ def run(target: str, transport: str, host: str | None, port: int | None, store: 
         if host is not None or port is not None:
             raise click.UsageError("--host and --port need --transport http")
     where = _address(host or "127.0.0.1", 8000 if port is None else port) if transport == "http" else {}
-    if reload:
-        _watch(target, transport, where, store)
-    else:
-        serve(target, transport, where, store)
+    try:
+        (_watch if reload else _serve)(target, transport, where, store)
+    except KeyboardInterrupt:
+        return
 
 
-def serve(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
-    """Load the server and run it until it ends or is interrupted.
-
-    Raises:
-        click.ClickException: It could not be loaded or started.
-    """
+def _serve(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
     name, wanted = load.split(target)
     start = server_in(load.load(name), wanted, store)
     # On stderr, since over stdio the protocol owns stdout; nothing when the file has set up its own logging.
@@ -74,8 +69,6 @@ def serve(target: str, transport: str, where: dict[str, Any], store: str | None)
         click.echo(f"mcpfusion: serving {target} at {_url(**where)}", err=True)
     try:
         start(transport, **where)
-    except KeyboardInterrupt:
-        return
     except SystemExit as error:  # a server that cannot start, and has logged why
         raise click.exceptions.Exit(1 if error.code else 0) from error
     except (OSError, ValueError) as error:
@@ -102,6 +95,8 @@ def _url(host: str, port: int) -> str:
 def _watch(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
     from watchfiles import PythonFilter, run_process
 
+    # What it has to say of interrupts and of servers that have ended is said here already.
+    logging.getLogger("watchfiles").setLevel(logging.ERROR)
     path = load.source(load.split(target)[0])
     run_process(
         path.parent if path else Path.cwd(),
@@ -119,7 +114,9 @@ def _changed(changes: set[Any]) -> str:
 
 def _serve_again(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
     try:
-        serve(target, transport, where, store)
+        _serve(target, transport, where, store)
     except click.ClickException as error:
         # The next change may mend it, so the watcher stays.
         click.echo(f"mcpfusion: {' '.join(error.format_message().split())}", err=True)
+    except (KeyboardInterrupt, click.exceptions.Exit):
+        return
