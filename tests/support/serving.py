@@ -11,8 +11,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
+import uvicorn
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
 ERAS = ("legacy", "2026-07-28")
 """The client modes: 2025-11-25 with a session, 2026-07-28 without."""
@@ -27,7 +30,11 @@ def free_port() -> int:
 
 @contextmanager
 def http_process(
-    file: str | Path, *, args: tuple[str, ...] = (), env: Mapping[str, str] | None = None, cwd: str | Path | None = None
+    file: str | Path,
+    *,
+    args: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run `python FILE http PORT ARGS` and yield its MCP URL and the process, once it answers. Ends it afterwards.
 
@@ -70,7 +77,11 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], seconds: float = 30) 
 
 
 def stdio_server(
-    file: str | Path, *, args: tuple[str, ...] = (), env: Mapping[str, str] | None = None, cwd: str | Path | None = None
+    file: str | Path,
+    *,
+    args: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
 ) -> StdioServerParameters:
     """Return what makes a client start `python FILE stdio ARGS` and talk to it."""
     return StdioServerParameters(
@@ -83,6 +94,37 @@ async def sdk_client(server: Any, mode: str, **options: Any) -> AsyncIterator[Cl
     """Yield the SDK's client on a URL, on stdio parameters, or on a server in this process."""
     async with Client(server, mode=mode, read_timeout_seconds=60, **options) as client:
         yield client
+
+
+@asynccontextmanager
+async def http_app(app: Any) -> AsyncIterator[str]:
+    """Serve an ASGI app on a real port from this process's event loop, and yield its origin."""
+    config = uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        async with anyio.create_task_group() as group:
+            group.start_soon(server.serve, [listening])
+            with anyio.fail_after(20):
+                while not server.started:
+                    await anyio.sleep(0.01)
+            try:
+                yield f"http://127.0.0.1:{port}"
+            finally:
+                server.should_exit = True
+
+
+@asynccontextmanager
+async def http_client(
+    url: str, mode: str, *, token: str | None = None, headers: Mapping[str, str] | None = None, **options: Any
+) -> AsyncIterator[Client]:
+    """Yield the SDK's client on a URL, with a bearer token and headers of its own."""
+    sent = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
+    async with httpx2.AsyncClient(headers=sent, timeout=60) as http:
+        transport = streamable_http_client(url, http_client=http)
+        async with Client(transport, mode=mode, read_timeout_seconds=60, **options) as client:
+            yield client
 
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]

@@ -78,6 +78,8 @@ def handle_argument(key: str, arguments: Mapping[str, Any]) -> str | None:
     if value is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool):
+        if value.bit_length() > 4 * HANDLE_LIMIT:  # Python refuses to write out numbers that are much longer
+            raise HandleError(f"{key}: at most {HANDLE_LIMIT} bytes, got a longer number")
         value = str(value)
     if not isinstance(value, str):
         raise HandleError(f"{key}: expected a string that names the workflow, got {type(value).__name__}")
@@ -89,6 +91,7 @@ def handle_argument(key: str, arguments: Mapping[str, Any]) -> str | None:
         raise HandleError(f"{key}: expected valid Unicode text, got an unpaired surrogate") from None
     if size > HANDLE_LIMIT:
         raise HandleError(f"{key}: at most {HANDLE_LIMIT} bytes, got {size}")
-    if value.startswith(_RESERVED):
-        raise HandleError(f"{key}: names that begin with {value.split(':')[0]!r} are reserved")
+    reserved = next((name for name in _RESERVED if value.startswith(name)), None)
+    if reserved is not None:
+        raise HandleError(f"{key}: names that begin with {reserved!r} are reserved")
     return value
