@@ -80,11 +80,13 @@ def check_key(scope: str, handle: str) -> None:
 
 
 def check_write(workflow: Workflow, expected_version: int, step: Step | None) -> None:
-    """Refuse a write that contradicts itself.
+    """Refuse a write that contradicts itself or whose workflow cannot be named.
 
     Raises:
+        StoreError: As `check_key` does.
         ValueError: The version is not `expected_version + 1`, or the step is another workflow's.
     """
+    check_key(workflow.scope, workflow.handle)
     if expected_version < 0 or workflow.version != expected_version + 1:
         raise ValueError(f"version {workflow.version} does not follow version {expected_version}")
     if step is not None and (step.scope, step.handle) != (workflow.scope, workflow.handle):

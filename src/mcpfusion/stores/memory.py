@@ -58,7 +58,6 @@ class MemoryStore:
 
     async def write(self, workflow: Workflow, *, expected_version: int, step: Step | None = None) -> bool:
         """See `VersionedFsmStateStore.write`. Raises ValueError for a write that contradicts itself."""
-        check_key(workflow.scope, workflow.handle)
         check_write(workflow, expected_version, step)
         key = (workflow.scope, workflow.handle)
         new = _Entry(workflow.version, workflow.state, encode_workflow(workflow))

@@ -2,14 +2,10 @@
 
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
-from urllib.parse import unquote
 
 from .protocol import VersionedFsmStateStore
 
-_SUPPORTED = (
-    "supported are memory:// (ends with the process), sqlite:///relative.db and sqlite:////absolute/path.db"
-)
+_SUPPORTED = "supported are memory:// (ends with the process), sqlite:///relative.db and sqlite:////absolute/path.db"
 
 
 def open_store(url: str, *, create: bool = True) -> VersionedFsmStateStore:
@@ -28,6 +24,8 @@ def open_store(url: str, *, create: bool = True) -> VersionedFsmStateStore:
         raise ValueError(f"{_masked(url)!r} is no store URL{_meant_path(url)}; {_SUPPORTED}")
     opener = _OPENERS.get(scheme.lower())
     if opener is None:
+        from difflib import get_close_matches
+
         near = get_close_matches(scheme.lower(), _OPENERS, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise ValueError(f"no store for {scheme}:// URLs{hint}; {_SUPPORTED}")
@@ -43,6 +41,8 @@ def _open_memory(rest: str, create: bool) -> VersionedFsmStateStore:
 
 
 def _open_sqlite(rest: str, create: bool) -> VersionedFsmStateStore:
+    from urllib.parse import unquote
+
     path, options, _ = rest.partition("?")
     if options or "#" in path:
         raise ValueError(f"a sqlite URL takes no options (write ? as %3F and # as %23); {_SUPPORTED}")

@@ -79,9 +79,7 @@ class SqliteStore:
         ValueError: The path names no file (empty, or SQLite's ":memory:").
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, busy_timeout: float = 10.0, create: bool = True
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = 10.0, create: bool = True) -> None:
         if not os.fspath(path) or os.fspath(path).startswith(":memory:"):
             raise ValueError("SqliteStore needs the path of a file; MemoryStore keeps workflows in memory")
         self._file = SqliteFile(path, busy_timeout=busy_timeout, create=create)
@@ -244,7 +242,6 @@ class SqliteStore:
 
 def _request(workflow: Workflow, expected_version: int, step: Step | None) -> _Write:
     scope, handle = workflow.scope, workflow.handle
-    check_key(scope, handle)
     claim = workflow.claim
     doubtful_from = None if claim is None else float("-inf") if claim.in_doubt else claim.lease_until
     row = (workflow.version, workflow.state, doubtful_from, encode_workflow(workflow), scope, handle)
