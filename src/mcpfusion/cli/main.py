@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import cast
 
 _EXTRA = frozenset({"click", "rich", "watchfiles"})
 
@@ -54,9 +55,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _cause(error: BaseException) -> BaseException:
     # A task group wraps what went wrong; its own message says nothing.
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        group: BaseExceptionGroup[BaseException] = error
-        error = group.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        return _cause(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     return error
 
 
