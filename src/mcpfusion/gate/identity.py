@@ -42,11 +42,23 @@ class ScopeError(ValueError):
     """The access callable did not return a scope. The message is for the log."""
 
 
+def check_access(access: object) -> None:
+    """Refuse an access rule that could not name any caller's scope.
+
+    Raises:
+        ValueError: It is none of `owner`, `shared` and a callable.
+    """
+    if access not in ("owner", "shared") and not callable(access):
+        raise ValueError(
+            f"access: expected 'owner', 'shared' or a callable from an Identity to a scope, got {access!r}"
+        )
+
+
 def scope_of(access: Access, identity: Identity) -> str:
     """Return the scope the caller's workflows live in; "" is everybody's.
 
     Raises:
-        ScopeError: The access callable raised, or returned something that is no string.
+        ScopeError: The access callable raised, or returned something that is no string that can be kept.
     """
     if access == "owner":
         return identity.principal or ""
@@ -58,6 +70,10 @@ def scope_of(access: Access, identity: Identity) -> str:
         raise ScopeError(f"access callable raised {type(error).__name__}") from error
     if not isinstance(cast(object, scope), str):
         raise ScopeError(f"access callable returned {type(scope).__name__}, expected str")
+    try:
+        scope.encode()
+    except UnicodeEncodeError:
+        raise ScopeError("access callable returned text with an unpaired surrogate") from None
     return scope
 
 

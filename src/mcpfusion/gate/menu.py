@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mcpfusion.gate.binding import Bindings
-from mcpfusion.gate.identity import Access, Identity, own_handle, scope_of
+from mcpfusion.gate.identity import Identity, own_handle
 from mcpfusion.gate.workflows import StuckError, Workflows
 from mcpfusion.machine import Snapshot, UnknownStateError
 
@@ -39,13 +39,11 @@ class Menus:
         bindings: Bindings,
         workflows: Workflows,
         *,
-        access: Access,
         carries_handles: bool,
         single_tenant: bool,
     ) -> None:
         self._bindings = bindings
         self._workflows = workflows
-        self._access: Access = access
         self._carries_handles = carries_handles
         self._single_tenant = single_tenant
         self._whole = Menu(frozenset(bindings.tools), stable=True)
@@ -55,18 +53,18 @@ class Menus:
         anonymous = identity.http and identity.session_id is None and identity.principal is None
         return anonymous and self._carries_handles and not self._single_tenant
 
-    async def menu(self, identity: Identity, session_handles: Sequence[str] = ()) -> Menu:
+    async def menu(self, identity: Identity, scope: str, session_handles: Sequence[str] = ()) -> Menu:
         """Return the caller's menu now.
 
-        `session_handles` are the handles that the caller's session has named so far.
+        Args:
+            scope: Where the caller's workflows live.
+            session_handles: The handles that the caller's session has named so far.
 
         Raises:
             StoreUnavailable: The store failed.
-            ScopeError: `access` gave no scope.
         """
         if self.stable_for(identity):
             return self._whole
-        scope = scope_of(self._access, identity)
         if not self._carries_handles:
             return self._of(await self._standing(scope, [own_handle(identity)]), opens=False)
         if identity.session_id is not None:

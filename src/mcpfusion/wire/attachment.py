@@ -1,8 +1,10 @@
 """Attaching actions and a gate to a server: the handlers it gets, and what they share."""
 
+import logging
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -17,7 +19,7 @@ from mcpfusion.actions.registry import ActionRegistry
 from mcpfusion.gate.actions import bound_tools
 from mcpfusion.gate.binding import BindingError, Bindings
 from mcpfusion.gate.gate import StateMachineGate
-from mcpfusion.gate.identity import Access, ScopeError, scope_of
+from mcpfusion.gate.identity import Access, Identity, ScopeError, check_access, scope_of
 from mcpfusion.gate.menu import Menu, Menus
 from mcpfusion.gate.passage import Options, Passages
 from mcpfusion.gate.plain import PlainStore
@@ -37,6 +39,8 @@ from mcpfusion.wire.request import (
     identity_of,
     session_handles,
 )
+
+_log = logging.getLogger(__name__)
 
 Store = str | VersionedFsmStateStore | FsmStateStore
 
@@ -64,6 +68,11 @@ class GateOptions:
     passage: Options = field(default_factory=Options)
     page_size: int = PAGE_SIZE
     request_state_security: RequestStateSecurity | None = None
+
+    def __post_init__(self) -> None:
+        check_access(self.access)
+        if self.state_handle_key == "":
+            raise ValueError("state_handle_key: expected the name of an argument, got an empty one")
 
 
 class Attachment:
@@ -103,7 +112,6 @@ class Attachment:
         menus = Menus(
             self.bindings,
             self._workflows,
-            access=options.access,
             carries_handles=self.carries_handles,
             single_tenant=options.single_tenant,
         )
@@ -181,17 +189,26 @@ class Attachment:
         if self._gated is None:
             return None
         identity = identity_of(ctx)
-        try:
-            menu = await self._gated.menus.menu(identity, list(session_handles(ctx)))
-        except (StoreUnavailable, ScopeError):
-            raise MCPError(types.INTERNAL_ERROR, "The menu cannot be worked out now; try again") from None
+        scope, menu = await self._menu_of(identity, list(session_handles(ctx)))
         if has_session(ctx):
-            self._audience.shown(id(connection_of(ctx)), lambda: self._session_listener(ctx, menu), menu)
+            listener = partial(self._session_listener, ctx, identity, scope, menu)
+            self._audience.shown(id(connection_of(ctx)), listener, menu)
         return menu
 
-    def _session_listener(self, ctx: RequestContext, menu: Menu) -> Listener:
+    async def _menu_of(self, identity: Identity, session_handles: Sequence[str] = ()) -> tuple[str, Menu]:
+        """Return the caller's scope and his menu."""
+        assert self._gated is not None
+        try:
+            scope = scope_of(self.options.access, identity)
+            return scope, await self._gated.menus.menu(identity, scope, session_handles)
+        except ScopeError:
+            _log.exception("a caller has no scope")
+        except StoreUnavailable:
+            pass  # logged where it happened
+        raise MCPError(types.INTERNAL_ERROR, "The menu cannot be worked out now; try again")
+
+    def _session_listener(self, ctx: RequestContext, identity: Identity, scope: str, menu: Menu) -> Listener:
         connection, session = connection_of(ctx), ctx.session
-        identity = identity_of(ctx)
 
         async def send() -> None:
             request = current_request.get()
@@ -202,18 +219,16 @@ class Attachment:
             await channel.send_notification(types.ToolListChangedNotification(), related_request_id=related)
 
         connection.exit_stack.callback(self._audience.forget, id(connection))
-        scope = scope_of(self.options.access, identity)
         return Listener(identity, scope, send, menu, session_handles(ctx))
 
     async def _listener(self, ctx: RequestContext) -> Listener:
-        assert self._gated is not None
         identity = identity_of(ctx)
-        menu = await self._gated.menus.menu(identity)
+        scope, menu = await self._menu_of(identity)
 
         async def nothing_yet() -> None:
             return None
 
-        return Listener(identity, scope_of(self.options.access, identity), nothing_yet, menu)
+        return Listener(identity, scope, nothing_yet, menu)
 
     async def _moved(self, step: Moved) -> None:
         await self._audience.moved(step)

@@ -105,7 +105,7 @@ class Audience:
         shared = self._carries_handles and listener.identity.session_id is None
         if shared and listener.scope in known and not self._menus.stable_for(listener.identity):
             return known[listener.scope]
-        menu = await self._menus.menu(listener.identity, list(listener.handles))
+        menu = await self._menus.menu(listener.identity, listener.scope, list(listener.handles))
         if shared and not menu.stable:
             known[listener.scope] = menu
         return menu
