@@ -107,7 +107,7 @@ async def http_app(app: Any) -> AsyncIterator[str]:
         async with anyio.create_task_group() as group:
             group.start_soon(server.serve, [listening])
             with anyio.fail_after(20):
-                while not server.started:
+                while not server.started:  # noqa: ASYNC110 - uvicorn has no event to wait for
                     await anyio.sleep(0.01)
             try:
                 yield f"http://127.0.0.1:{port}"
