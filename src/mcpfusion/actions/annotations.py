@@ -3,7 +3,7 @@
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, NewType, Union, cast, get_args, get_origin, get_type_hints
 
 import typing_extensions as te
@@ -41,11 +41,12 @@ class NamesOf:
         self._locals = {**(frame.f_locals if frame else {}), **_closure(fn)}
 
     def resolve(self, annotation: Any) -> Any:
-        """Return the annotation with every name in it looked up; raises what looking up raises."""
+        """Return the annotation with every name in it looked up, made `portable`; raises what looking up raises."""
         if annotation is inspect.Parameter.empty:
             return annotation
-        holder = types.SimpleNamespace(__annotations__={"it": annotation})
-        return get_type_hints(cast(Any, holder), self._globals, self._locals, include_extras=True)["it"]
+        holder: Any = types.SimpleNamespace(__annotations__={"it": annotation})
+        found = get_type_hints(holder, self._globals, self._locals, include_extras=True)["it"]
+        return portable(found, self._locals)
 
 
 def _closure(fn: Any) -> dict[str, Any]:
@@ -77,38 +78,38 @@ def unwrapped(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def portable(annotation: Any) -> Any:
+def portable(annotation: Any, names: Mapping[str, Any]) -> Any:
     """Return the annotation with each `typing.TypedDict` replaced by its twin from `typing_extensions`.
 
-    Before Python 3.12 pydantic reads only those.
+    Before Python 3.12 pydantic reads only those. `names` are those that a TypedDict may use beside its module's.
     """
-    return annotation if sys.version_info >= (3, 12) else _portable(annotation, ())
+    return annotation if sys.version_info >= (3, 12) else _portable(annotation, names, ())
 
 
-def _portable(annotation: Any, inside: tuple[Any, ...]) -> Any:
+def _portable(annotation: Any, names: Mapping[str, Any], inside: tuple[Any, ...]) -> Any:
     if te.is_typeddict(annotation):
         if type(annotation).__module__ != "typing" or annotation in inside:
             return annotation
-        return _twin(annotation, (*inside, annotation))
+        return _twin(annotation, names, (*inside, annotation))
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is None or origin is te.Literal or origin is Callable:
         return annotation
     if origin is Annotated:
-        return Annotated[(_portable(args[0], inside), *args[1:])]
-    changed = tuple(_portable(arg, inside) for arg in args)
+        return Annotated[(_portable(args[0], names, inside), *args[1:])]
+    changed = tuple(_portable(arg, names, inside) for arg in args)
     if changed == args:
         return annotation
     return Union[changed] if origin in (Union, types.UnionType) else origin[changed]  # noqa: UP007
 
 
-def _twin(annotation: Any, inside: tuple[Any, ...]) -> Any:
+def _twin(annotation: Any, names: Mapping[str, Any], inside: tuple[Any, ...]) -> Any:
     items: dict[str, Any] = {}
-    for name, hint in get_type_hints(annotation, include_extras=True).items():
+    for name, hint in get_type_hints(annotation, localns=dict(names), include_extras=True).items():
         required = name in annotation.__required_keys__
         while get_origin(hint) in _QUALIFIERS:
             required = {te.Required: True, te.NotRequired: False}.get(get_origin(hint), required)
             hint = get_args(hint)[0]
-        hint = _portable(hint, inside)
+        hint = _portable(hint, names, inside)
         items[name] = te.Required[hint] if required else te.NotRequired[hint]
     twin = cast("Callable[[str, dict[str, Any]], Any]", te.TypedDict)(annotation.__name__, items)
     for attribute in ("__doc__", "__module__", "__qualname__", "__pydantic_config__"):

@@ -128,7 +128,7 @@ class ActionBuilder:
         """
         given = dict(zip(_HINTS, (read_only, destructive, idempotent, open_world), strict=True))
         for hint, value in given.items():
-            if value not in (True, False, None) or isinstance(cast(object, value), float):
+            if value is not None and not isinstance(cast(object, value), bool):
                 raise self._refusal(f"annotations: {hint}", "true or false", value)
         hints = {_HINTS[hint]: value for hint, value in given.items() if value is not None}
         return self._with_slot("_hints", {**self._hints, **hints})
@@ -238,7 +238,7 @@ class ActionBuilder:
                 return method(*value)
             case "bind_state", tuple():
                 raise self._refusal("bind_state", "(states, transition), or a list of states", cast(Any, value))
-            case "bind_state", [tuple(), *_]:
+            case "bind_state", [tuple(), *_] if all(isinstance(one, tuple) for one in value):
                 return functools.reduce(lambda builder, one: builder._apply(keyword, one), value, self)
             case _:
                 return method(value)

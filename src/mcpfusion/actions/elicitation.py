@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from .annotations import portable
 from .arguments import explain, in_words
-from .errors import ToolError
+from .errors import ToolError, gist
 
 T = TypeVar("T")
 
@@ -125,11 +125,10 @@ class _FlatSchema(GenerateJsonSchema):
 def _from_type(schema: Any) -> Question:
     name = getattr(schema, "__name__", repr(schema))
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(portable(schema))
+        adapter: TypeAdapter[Any] = TypeAdapter(portable(schema, {}))
         rendered = adapter.json_schema(schema_generator=_FlatSchema)
     except (PydanticUserError, SchemaError, NameError, ValueError) as error:
-        said = str(error).split("\n", 1)[0]
-        raise TypeError(f"{name} cannot be asked for: {said}") from error
+        raise TypeError(f"{name} cannot be asked for: {gist(error)}") from error
     return Question(_flat(rendered, name), adapter.validate_python)
 
 

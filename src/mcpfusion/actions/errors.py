@@ -81,3 +81,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return ""
     near = difflib.get_close_matches(word, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def gist(error: Exception) -> str:
+    """Return the first sentence of an error's message: pydantic adds advice that does not apply here."""
+    return str(error).split("\n", 1)[0].split(". ", 1)[0].rstrip(".")

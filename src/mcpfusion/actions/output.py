@@ -9,8 +9,8 @@ from typing import Any, Literal, cast, get_args, get_origin
 from pydantic import BaseModel, PydanticUserError, RootModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 
-from .annotations import PlainSchema, portable, unwrapped
-from .errors import RegistrationError, ResultError
+from .annotations import PlainSchema, unwrapped
+from .errors import RegistrationError, ResultError, gist
 from .results import ToolResult, as_block, structured_result, text
 
 _DEFS = "#/$defs/"
@@ -48,7 +48,7 @@ class Output:
             return Output(None, _freely)
         if "data" not in arms:
             return Output(None, _as_content("text" in arms, "none" in arms, "content" in arms, name))
-        return _structured(portable(annotation), name)
+        return _structured(annotation, name)
 
 
 def _arm(member: Any) -> _Arm:
@@ -94,9 +94,8 @@ def _structured(annotation: Any, name: str) -> Output:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         schema = _inlined(adapter.json_schema(mode="serialization", schema_generator=PlainSchema))
     except (PydanticUserError, SchemaError, NameError, TypeError, ValueError) as error:
-        said = str(error).split("\n", 1)[0]
         raise RegistrationError(
-            f"action {name!r}: no JSON Schema for the return type {annotation!r} ({said});"
+            f"action {name!r}: no JSON Schema for the return type {annotation!r} ({gist(error)});"
             " return a pydantic model, a dataclass, a TypedDict or a dict, or leave the annotation out"
         ) from error
     is_object = schema.get("type") == "object"
@@ -178,8 +177,8 @@ def _blocks(value: Any) -> list[dict[str, Any]] | None:
 
 def _freely(value: Any) -> ToolResult:
     """Encode a value of a handler that promises nothing, by what the value is."""
-    if type(value) is dict and "type" not in value:
-        return _json(cast(Any, value))
+    if _is_plain_data(value):
+        return _json(value)
     if isinstance(value, str):
         return ToolResult([text(value)])
     if value is None:
@@ -193,6 +192,11 @@ def _freely(value: Any) -> ToolResult:
     if inspect.isgenerator(value) or inspect.isasyncgen(value) or inspect.isawaitable(value):
         raise ResultError(f"a {type(value).__name__} is no result")
     return _json(value if _is_object(value) else {"result": value})
+
+
+def _is_plain_data(value: Any) -> bool:
+    """Whether `value` is the usual case, a dict that cannot be a content block."""
+    return type(value) is dict and "type" not in cast(dict[Any, Any], value)
 
 
 def _is_object(value: Any) -> bool:

@@ -12,10 +12,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import SchemaError, SchemaValidator, from_json, to_json
 from typing_extensions import TypedDict
 
-from .annotations import NamesOf, PlainSchema, portable, unwrapped
+from .annotations import NamesOf, PlainSchema, unwrapped
 from .arguments import explain, in_words
 from .context import Context
-from .errors import ArgumentsError, RegistrationError
+from .errors import ArgumentsError, RegistrationError, gist
 from .output import Output
 from .results import ToolResult
 
@@ -211,7 +211,7 @@ def _check(parameter: inspect.Parameter, name: str, *, first: bool) -> None:
 
 
 def _parameter(parameter: inspect.Parameter, annotation: Any, name: str) -> _Parameter:
-    annotation = Any if annotation is _EMPTY else portable(annotation)
+    annotation = Any if annotation is _EMPTY else annotation
     default = parameter.default
     if isinstance(default, FieldInfo):
         # Pydantic's older spelling of Annotated: `amount: int = Field(gt=0)`.
@@ -253,13 +253,12 @@ def _culprit(parameters: list[_Parameter], name: str, error: Exception) -> Regis
         try:
             TypeAdapter(parameter.annotation).json_schema()
         except Exception as own:
-            said = str(own).split("\n", 1)[0]
             return _refusal(
                 name,
-                f"parameter {parameter.name!r} has a type without JSON Schema ({said});"
+                f"parameter {parameter.name!r} has a type without JSON Schema ({gist(own)});"
                 " what the server itself provides comes with `ctx: mcpfusion.Context`",
             )
-    return _refusal(name, f"the arguments have no JSON Schema ({error})")
+    return _refusal(name, f"the arguments have no JSON Schema ({gist(error)})")
 
 
 def _input_schema(arguments: TypeAdapter[dict[str, Any]], parameters: list[_Parameter], name: str) -> dict[str, Any]:
