@@ -167,7 +167,7 @@ class Workflows:
         try:
             return await self._write(held, expected)
         except StoreUnavailable:
-            with contextlib.suppress(StoreUnavailable):
+            with contextlib.suppress(StoreUnavailable, UnknownStateError):
                 found = await self._read(held.scope, held.handle)
                 if found and found.claim and held.claim and found.claim.call_id == held.claim.call_id:
                     await self._write(records.released(found), found.version)
@@ -182,17 +182,22 @@ class Workflows:
             _log.warning("workflow %r of scope %r keeps its claim until the lease ends", record.handle, record.scope)
 
     async def commit(self, record: Workflow, expected: int, step: Step) -> bool:
-        """Write a step, trying again while it is unknown whether that was carried out; False when it was not."""
+        """Write a step, trying again while it is not there; False when it is not known to be there in the end.
+
+        A write that raised may have been carried out, so that it is looked for after each.
+        """
         for attempt in range(COMMIT_ATTEMPTS):
             if attempt:
                 await anyio.sleep(0.05 * 4 ** (attempt - 1))
-            try:
+            with contextlib.suppress(StoreUnavailable):
                 if await self._write(record, expected, step):
                     return True
+            with contextlib.suppress(StoreUnavailable, UnknownStateError):
                 found = await self._read(record.scope, record.handle)
-            except StoreUnavailable:
-                continue
-            return bool(found and found.last and found.last.call_id == step.call_id)
+                if found and found.last and found.last.call_id == step.call_id:
+                    return True
+                if found and found.version != expected:
+                    return False
         return False
 
     async def announce(self, step: Moved) -> None:
