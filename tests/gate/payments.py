@@ -109,7 +109,7 @@ def make_server(settings: Settings) -> Any:
         trace("started", ctx, note)
         store.die("handler_before_effect")
         try:
-            while settings.wait and not Path(settings.folder, "go").exists():
+            while settings.wait and not Path(settings.folder, "go").exists():  # noqa: ASYNC110 - another process's file
                 await anyio.sleep(0.01)
             await anyio.sleep(0.05)
         except anyio.get_cancelled_exc_class():

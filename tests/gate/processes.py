@@ -117,5 +117,5 @@ def call_all(url: str, mode: str, calls: list[tuple[str, dict[str, Any]]], toget
 async def until(condition: Callable[[], object]) -> None:
     """Wait until the condition holds."""
     with anyio.fail_after(PATIENCE):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what other processes write
             await anyio.sleep(0.01)
