@@ -211,7 +211,15 @@ class Calling:
         arguments = dict(call.arguments)
         params = request.params.model_copy(update={"arguments": arguments})
         ctx = replace(request.ctx, params={**(request.ctx.params or {}), "arguments": arguments})
-        result: Any = await self._base.handler(ctx, params)
+        try:
+            result: Any = await self._base.handler(ctx, params)
+        except MCPError:
+            raise
+        except ToolError as error:
+            return Outcome(_failed(error), False, in_doubt=error.in_doubt)
+        except Exception:
+            _log.exception("the handler of %r raised", call.tool)
+            return Outcome(_internal(call.tool), False)
         wire: dict[str, Any] = (
             result.model_dump(by_alias=True, mode="json", exclude_none=True)
             if isinstance(result, BaseModel)
