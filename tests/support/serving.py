@@ -44,7 +44,7 @@ def http_process(
     command = [sys.executable, str(file), "http", str(port), *args]
     process = subprocess.Popen(command, env={**os.environ, **(env or {})}, cwd=cwd, stdin=subprocess.DEVNULL)
     try:
-        _wait_for(port, process)
+        wait_until_it_answers(port, process)
         yield f"http://127.0.0.1:{port}/mcp", process
     finally:
         stop(process)
@@ -62,7 +62,8 @@ def stop(process: subprocess.Popen[bytes], *, seconds: float = 10) -> None:
         process.wait()
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes], seconds: float = 30) -> None:
+def wait_until_it_answers(port: int, process: subprocess.Popen[bytes], seconds: float = 30) -> None:
+    """Return once the server answers on the port."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
