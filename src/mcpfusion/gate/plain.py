@@ -50,8 +50,11 @@ class PlainStore:
             UnknownStateError: The stored state does not fit the machine.
         """
         key = plain_key(scope, handle)
-        stored = await self._store.load(key)
-        known = self._known.get(key)
+        while True:
+            known = self._known.get(key)
+            stored = await self._store.load(key)
+            if self._known.get(key) is known:
+                break  # else a write came in between, and what was loaded may be of before it
         if stored is None:
             return known
         if known is not None and known.state == stored.state:
