@@ -248,6 +248,29 @@ class StoreConformance:
 
     # list_workflows
 
+    async def test_gives_the_timers_that_are_due_next(self, store: VersionedFsmStateStore):
+        await add(
+            store,
+            workflow(handle="late", due=30.0),
+            workflow(handle="soon", due=10.0),
+            workflow(handle="never"),
+            workflow(handle="soon", scope="bob", due=20.0),
+        )
+        assert [tuple(row) for row in await store.next_due()] == [
+            (10.0, "ann", "soon"),
+            (20.0, "bob", "soon"),
+            (30.0, "ann", "late"),
+        ]
+        assert [tuple(row) for row in await store.next_due(limit=1)] == [(10.0, "ann", "soon")]
+        assert await store.next_due(limit=0) == []
+
+    async def test_a_timer_follows_its_workflow(self, store: VersionedFsmStateStore):
+        await add(store, workflow(due=10.0))
+        assert await store.write(workflow(2, due=40.0), expected_version=1)
+        assert [tuple(row) for row in await store.next_due()] == [(40.0, "ann", "INV-1")]
+        assert await store.write(workflow(3), expected_version=2)
+        assert await store.next_due() == []
+
     async def test_lists_by_scope_and_handle(self, store: VersionedFsmStateStore):
         names = [("bob", "1"), ("ann", "b"), ("", "z"), ("ann", "a"), ("ann", "B"), ("ann", "é"), ("b", "")]
         for scope, handle in names:

@@ -38,6 +38,11 @@ class PlainStore:
     """Adapts `FsmStateStore` to what the passage needs, within one process."""
 
     def __init__(self, store: FsmStateStore, machine: Machine) -> None:
+        if not machine.bare:
+            raise ValueError(
+                f"machine {machine.id!r} has context, timers, history or actions, of which a load/save store keeps "
+                "nothing: use a store by URL, or implement VersionedFsmStateStore"
+            )
         self._store = store
         self._machine = machine
         self._known: OrderedDict[str, Workflow] = OrderedDict()
@@ -98,6 +103,10 @@ class PlainStore:
     async def states_in_use(self, scope: str) -> Sequence[str]:
         """Raises NotListable: a plain store cannot say what it holds."""
         raise NotListable("a load/save store cannot list its workflows")
+
+    async def next_due(self, *, limit: int = 100) -> Sequence[tuple[float, str, str]]:
+        """Return nothing: a plain store keeps no timers, and a machine that has some is refused on it."""
+        return []
 
     async def list_workflows(
         self,

@@ -21,17 +21,18 @@ def new_record(scope: str, handle: str, snapshot: Snapshot, now: float) -> Workf
         state=snapshot.state,
         snapshot=snapshot.to_json(),
         updated_at=now,
+        due=_due(snapshot.to_json()),
     )
 
 
 def claimed(record: Workflow, claim: Claim) -> Workflow:
-    """Return the record held by `claim`."""
-    return replace(record, version=record.version + 1, claim=claim)
+    """Return the record held by `claim`; no timer goes off while it is."""
+    return replace(record, version=record.version + 1, claim=claim, due=None)
 
 
 def released(record: Workflow) -> Workflow:
     """Return the record with the claim gone and the state unmoved."""
-    return replace(record, version=record.version + 1, claim=None)
+    return replace(record, version=record.version + 1, claim=None, due=_due(record.snapshot))
 
 
 def doubtful(record: Workflow, now: float) -> Workflow:
@@ -52,13 +53,23 @@ def moved(record: Workflow, snapshot: Mapping[str, Any], last: LastStep | None, 
         updated_at=now,
         claim=None,
         last=last,
+        due=_due(snapshot),
     )
+
+
+def _due(snapshot: Mapping[str, Any]) -> float | None:
+    return min((timer["due"] for timer in snapshot.get("timers", ())), default=None)
 
 
 def in_doubt(record: Workflow, now: float) -> bool:
     """Return whether the record's claim is held by a call of which nobody knows how it ended."""
     claim = record.claim
     return claim is not None and (claim.in_doubt or claim.lease_until <= now)
+
+
+def free_again(record: Workflow, now: float) -> bool:
+    """Return whether the record's claim ended in doubt and its policy lets the step be taken again."""
+    return record.claim is not None and record.claim.on_doubt == "retry" and in_doubt(record, now)
 
 
 def step_of(before: Workflow, after: Workflow, claim: Claim, event: str | None, now: float) -> Step:

@@ -83,7 +83,7 @@ class Workflows:
                 return None, self._machine.initial(now=self._clock())
             snapshot = self._fitted(record)
             # A claimed step was admitted where the workflow stands: no timer moves it away underneath.
-            if record.claim is not None:
+            if record.claim is not None and not records.free_again(record, self._clock()):
                 return record, snapshot
             after, step = self._next(record, snapshot)
             if step is None:
@@ -157,6 +157,26 @@ class Workflows:
             with contextlib.suppress(UnknownStateError):
                 found.append(self._machine.restore_state(state))
         return found
+
+    async def catch_up(self, now: float, limit: int = 1000) -> float | None:
+        """Bring up to date whatever has a timer due at `now`; return when the next one is due, or None.
+
+        Raises:
+            StoreUnavailable: The store failed.
+        """
+        try:
+            with anyio.fail_after(STORE_TIMEOUT):
+                rows = await self.store.next_due(limit=limit)
+        except Exception as error:
+            _log.exception("cannot read the timers that are due")
+            raise StoreUnavailable from error
+        for due, scope, handle in rows:
+            if due > now:
+                return due
+            # Logged where it happened; the others are not held up by one that cannot go on.
+            with contextlib.suppress(StoreUnavailable, UnknownStateError, StuckError):
+                await self.load(scope, handle)
+        return None
 
     async def claim(self, held: Workflow, expected: int) -> bool:
         """Write a claim; False when the workflow changed meanwhile.

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from itertools import islice
 from threading import Lock
 
@@ -47,6 +48,7 @@ class MemoryStore:
         self._lock = Lock()
         self._entries: dict[_Key, _Entry] = {}
         self._states: dict[str, Counter[str]] = {}
+        self._due: dict[_Key, float] = {}
         self._order: list[_Key] | None = None
 
     async def read(self, scope: str, handle: str) -> Workflow | None:
@@ -72,6 +74,10 @@ class MemoryStore:
                 new.steps = old.steps
             self._entries[key] = new
             self._count(workflow.scope, None if old is None else old.state, workflow.state)
+            if workflow.due is None:
+                self._due.pop(key, None)
+            else:
+                self._due[key] = workflow.due
             if line is not None:
                 new.steps.append(line)
         return True
@@ -80,6 +86,11 @@ class MemoryStore:
         """See `VersionedFsmStateStore.states_in_use`."""
         with self._lock:
             return sorted(self._states.get(scope, ()))
+
+    async def next_due(self, *, limit: int = 100) -> Sequence[tuple[float, str, str]]:
+        """See `VersionedFsmStateStore.next_due`. In memory it looks at every workflow with a timer."""
+        with self._lock:
+            return nsmallest(limit, ((due, *key) for key, due in self._due.items()))
 
     async def list_workflows(
         self,

@@ -114,6 +114,7 @@ class Workflow:
         updated_at: When the state last moved, seconds since the epoch.
         claim: The passage in force, or None.
         last: The step just committed, or None.
+        due: When the snapshot's next timer goes off, seconds since the epoch; None without one, or while claimed.
     """
 
     scope: str
@@ -126,6 +127,7 @@ class Workflow:
     updated_at: float
     claim: Claim | None = None
     last: LastStep | None = None
+    due: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +181,19 @@ class VersionedFsmStateStore(Protocol):
         """Return the distinct canonical state texts of the scope's workflows, sorted."""
         ...
 
+    async def next_due(self, *, limit: int = 100) -> Sequence[tuple[float, str, str]]:
+        """Return the (due, scope, handle) of up to `limit` workflows that have a timer, the soonest first.
+        The cost grows with `limit`, not with the workflows."""
+        ...
+
     async def list_workflows(
-        self, *, scope: str | None = None, state: str | None = None, in_doubt_at: float | None = None,
-        after: tuple[str, str] | None = None, limit: int = 100,
+        self,
+        *,
+        scope: str | None = None,
+        state: str | None = None,
+        in_doubt_at: float | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int = 100,
     ) -> Sequence[Workflow]:
         """Return up to `limit` workflows ordered by (scope, handle), from after the given pair on.
         `in_doubt_at` keeps those whose claim is marked in doubt or whose lease ended before that time."""

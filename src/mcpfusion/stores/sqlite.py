@@ -21,11 +21,11 @@ _READERS = 4
 _LIST = "SELECT record, scope, handle, version FROM workflow"
 _READ = f"{_LIST} WHERE scope = ? AND handle = ?"
 _INSERT = """
-INSERT INTO workflow (version, state, doubtful_from, record, scope, handle)
-VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+INSERT INTO workflow (version, state, doubtful_from, due, record, scope, handle)
+VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
 _UPDATE = """
-UPDATE workflow SET version = ?, state = ?, doubtful_from = ?, record = ?
+UPDATE workflow SET version = ?, state = ?, doubtful_from = ?, due = ?, record = ?
 WHERE scope = ? AND handle = ? AND version = ?
 """
 _ADD_STEP = "INSERT INTO step (scope, handle, record) VALUES (?, ?, ?)"
@@ -39,6 +39,7 @@ WITH RECURSIVE used (state) AS (
 )
 SELECT state FROM used WHERE state IS NOT NULL
 """
+_NEXT_DUE = "SELECT due, scope, handle FROM workflow WHERE due IS NOT NULL ORDER BY due LIMIT ?"
 _FIND = f"{_LIST} WHERE handle = ? ORDER BY scope LIMIT 100"
 _HISTORY = "SELECT record FROM step WHERE scope = ? AND handle = ? ORDER BY number DESC LIMIT ?"
 
@@ -122,6 +123,10 @@ class SqliteStore:
         """See `VersionedFsmStateStore.states_in_use`."""
         check_key(scope, "")
         return [row[0] for row in await self._select(_STATES_IN_USE, (scope,))]
+
+    async def next_due(self, *, limit: int = 100) -> Sequence[tuple[float, str, str]]:
+        """See `VersionedFsmStateStore.next_due`."""
+        return await self._select(_NEXT_DUE, (max(limit, 0),))
 
     async def list_workflows(
         self,
@@ -244,7 +249,8 @@ def _request(workflow: Workflow, expected_version: int, step: Step | None) -> _W
     scope, handle = workflow.scope, workflow.handle
     claim = workflow.claim
     doubtful_from = None if claim is None else float("-inf") if claim.in_doubt else claim.lease_until
-    row = (workflow.version, workflow.state, doubtful_from, encode_workflow(workflow), scope, handle)
+    record = encode_workflow(workflow)
+    row = (workflow.version, workflow.state, doubtful_from, workflow.due, record, scope, handle)
     line = None if step is None else (scope, handle, encode_step(step))
     return _Write(row, expected_version, line)
 

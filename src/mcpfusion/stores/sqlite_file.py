@@ -17,11 +17,13 @@ CREATE TABLE workflow (
     version INTEGER NOT NULL,
     state TEXT NOT NULL,
     doubtful_from REAL,
+    due REAL,
     record TEXT NOT NULL,
     PRIMARY KEY (scope, handle)
 );
 CREATE INDEX workflow_state ON workflow (scope, state, handle);
 CREATE INDEX workflow_handle ON workflow (handle, scope);
+CREATE INDEX workflow_due ON workflow (due) WHERE due IS NOT NULL;
 CREATE INDEX workflow_doubt ON workflow (scope, handle) WHERE doubtful_from IS NOT NULL;
 CREATE TABLE step (
     number INTEGER PRIMARY KEY,

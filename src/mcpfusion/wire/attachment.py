@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import anyio
 import mcp_types as types
 from mcp.server import Server
 from mcp.server.context import CallNext, HandlerResult
@@ -39,6 +40,7 @@ from mcpfusion.wire.request import (
     identity_of,
     session_handles,
 )
+from mcpfusion.wire.timers import run_timers
 
 _log = logging.getLogger(__name__)
 
@@ -249,10 +251,10 @@ class Attachment:
         @asynccontextmanager
         async def lifespan(server: Server[Any]) -> AsyncGenerator[Any]:
             self._users += 1
-            self._reopen()
+            self.reopen()
             try:
                 context: AbstractAsyncContextManager[Any] = inner(server)
-                async with context as state:
+                async with context as state, self._timers():
                     yield state
             finally:
                 self._users -= 1
@@ -260,13 +262,24 @@ class Attachment:
 
         return lifespan
 
+    @asynccontextmanager
+    async def _timers(self) -> AsyncGenerator[None]:
+        if self.bindings is None or self.bindings.machine.bare:
+            yield
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_timers, self._workflows, self.options.passage.clock)
+            yield
+            group.cancel_scope.cancel()
+
     async def _close(self) -> None:
         """Close the store that was opened here, when nobody uses it any more; one in memory stays."""
         if self._users == 0 and self.store and self._url and not self._url.startswith("memory:"):
             await self.store.aclose()
             self._closed = True
 
-    def _reopen(self) -> None:
+    def reopen(self) -> None:
+        """Open the store again that was closed when the last client had gone."""
         if self._closed and self._url is not None:
             self._closed = False
             self.use_store(self._url)

@@ -70,6 +70,7 @@ class FusionServer:
     @property
     def store(self) -> VersionedFsmStateStore | None:
         """Where the workflows are; None without a gate."""
+        self.attachment.reopen()
         return self.attachment.store
 
     def use_store(self, url: str) -> None:
