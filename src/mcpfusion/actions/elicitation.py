@@ -147,11 +147,13 @@ def _flat(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _followed(prop: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `prop` with what it refers to in its place; the name of a class is no title for a person."""
     ref = prop.get("$ref")
     if not isinstance(ref, str):
         return dict(prop)
     definition = root.get("$defs", {}).get(ref.removeprefix("#/$defs/"), {})
-    return {**definition, **{key: value for key, value in prop.items() if key != "$ref"}}
+    merged = {**definition, **prop}
+    return {key: value for key, value in merged.items() if key != "$ref" and (key != "title" or key in prop)}
 
 
 def _primitive(prop: Mapping[str, Any], root: Mapping[str, Any], where: str) -> dict[str, Any]:

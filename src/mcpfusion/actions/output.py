@@ -226,7 +226,8 @@ def _whole(value: Any) -> ToolResult:
 
 
 def _json(value: Any) -> ToolResult:
+    """Encode data of which nothing is promised; NaN and infinity become null, as they do in JavaScript."""
     try:
-        return structured_result(to_jsonable_python(value))
+        return structured_result(to_jsonable_python(value, inf_nan_mode="null"))
     except _UNFIT as error:
         raise ResultError(f"the result is not JSON: {error}") from error
