@@ -9,7 +9,7 @@ import mcp_types as types
 from mcp import Client
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from .serving import sdk_client
+from tests.support.serving import sdk_client
 
 
 class Heard:

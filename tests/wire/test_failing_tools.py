@@ -1,15 +1,14 @@
 """A bound tool that does not succeed, in each way of failing: the workflow stays, and the next call passes."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from ..support.hearing import Heard, hearing_client
-from ..support.serving import ERAS
-from .ways import SECRET, WAYS, make
+from tests.support.hearing import Heard, hearing_client
+from tests.support.serving import ERAS, http_app
+from tests.wire.ways import SECRET, WAYS, make
 
 pytestmark = pytest.mark.anyio
 
@@ -55,11 +54,12 @@ async def test_a_tool_that_fails_leaves_the_state_and_the_slot(way: str, mode: s
 
 @pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize("way", ["own", "gate-lowlevel", "gate-mcpserver", "gate-fastmcp"])
-async def test_a_tool_that_fails_over_http_leaves_the_state_and_the_slot(
-    way: str, mode: str, keyed_url: Callable[[str], str]
-) -> None:
-    async with hearing_client(keyed_url(way), mode) as (client, heard):
-        await stays_free(client, heard, way, f"failing-{mode}")
+async def test_a_tool_that_fails_over_http_leaves_the_state_and_the_slot(way: str, mode: str) -> None:
+    async with (
+        http_app(make(way, keyed=True).asgi()) as origin,
+        hearing_client(f"{origin}/mcp", mode) as (client, heard),
+    ):
+        await stays_free(client, heard, way, "inv-1")
 
 
 async def failure(client: Client, tool: str, arguments: dict[str, Any]) -> str:

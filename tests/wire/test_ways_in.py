@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from ..support.hearing import Heard, hearing_client
-from ..support.serving import ERAS, stdio_server
-from .conftest import WAYS_FILE
-from .ways import BOUND, PROMPT, RESOURCE, WAYS, make
+from tests.support.hearing import Heard, hearing_client
+from tests.support.serving import ERAS, http_app, stdio_server
+from tests.wire.conftest import WAYS_FILE
+from tests.wire.ways import BOUND, PROMPT, RESOURCE, WAYS, make
 
 pytestmark = pytest.mark.anyio
 
-GATED = ("gate-lowlevel", "gate-mcpserver", "gate-fastmcp")
-OVER_HTTP = ("own", "attach-mcpserver", "base-fastmcp", *GATED)
-OVER_STDIO = ("own", *GATED)
+RUN = ("own", "gate-lowlevel", "gate-mcpserver", "gate-fastmcp")
+"""The ways whose servers are run as their users run them, by their own means."""
+
 WORKFLOW = "io.mcpfusion/workflow"
 
 
@@ -147,21 +147,22 @@ async def test_in_process(way: str, keyed: bool, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-@pytest.mark.parametrize("way", OVER_HTTP)
-async def test_over_http_with_a_handle(way: str, mode: str, keyed_url: Callable[[str], str]) -> None:
-    await live(keyed_url(way), mode, way, keyed=True, stable=mode != "legacy")
+@pytest.mark.parametrize("way", WAYS)
+async def test_over_http(way: str, mode: str) -> None:
+    async with http_app(make(way, keyed=True).asgi()) as origin:
+        await live(f"{origin}/mcp", mode, way, keyed=True, stable=mode != "legacy")
 
 
-@pytest.mark.parametrize("way", ["own", "gate-mcpserver", "gate-fastmcp"])
-async def test_over_http_by_session_and_by_process(way: str, plain_url: Callable[[str], str]) -> None:
-    url = plain_url(way)
+@pytest.mark.parametrize("way", RUN)
+async def test_over_http_as_a_process_of_its_own(way: str, process_url: Callable[..., str]) -> None:
+    url = process_url(way)
     for mode in ERAS:
         await live(url, mode, way, keyed=False)
     await live(url, "legacy", way, keyed=False)  # another session, another invoice
 
 
 @pytest.mark.parametrize("mode", ERAS)
-@pytest.mark.parametrize("way", OVER_STDIO)
+@pytest.mark.parametrize("way", RUN)
 async def test_over_stdio(way: str, mode: str) -> None:
     keyed = mode == "legacy"  # each of the two once, so that no more processes are started than needed
     server = stdio_server(WAYS_FILE, args=(way, "keyed") if keyed else (way,))

@@ -70,9 +70,9 @@ class Way:
     """A server made in one way: what a client in process is given, and how it runs."""
 
     lowlevel: Server[Any]
+    asgi: Callable[[], Any]
     run_stdio: Callable[[], None]
     run_http: Callable[[int], None]
-    own: bool
 
 
 # --- servers of the user's own -------------------------------------------------------------------------------------
@@ -268,7 +268,10 @@ def _own(options: dict[str, Any], base: str | None) -> Way:
     f = _actions(Shop())
     server = f.server(fsm=f.fsm(INVOICE), base=BASES[base](None) if base else None, **options)
     return Way(
-        server.lowlevel, server.run, lambda port: server.run("http", host="127.0.0.1", port=port), own=base is None
+        server.lowlevel,
+        lambda: server.asgi(host="127.0.0.1"),
+        server.run,
+        lambda port: server.run("http", host="127.0.0.1", port=port),
     )
 
 
@@ -276,22 +279,34 @@ def _attached(options: dict[str, Any], base: str) -> Way:
     f, server = _actions(Shop()), BASES[base](None)
     store = {"fsm_store": options.pop("store")} if "store" in options else {}
     attachment = f.registry().attach_to_server(server, fsm=f.fsm(INVOICE), **store, **options)
-    return Way(attachment.lowlevel, *_running(server), own=False)
+    return _running(attachment.lowlevel, server)
 
 
 def _gated(options: dict[str, Any], base: str) -> Way:
     server = BASES[base](Shop())
     attachment = gate_server(server, _bound_gate(), **options)
-    return Way(attachment.lowlevel, *_running(server), own=False)
+    return _running(attachment.lowlevel, server)
 
 
-def _running(server: Any) -> tuple[Callable[[], None], Callable[[int], None]]:
+def _running(lowlevel: Server[Any], server: Any) -> Way:
     """Return how a server of the user's own is run by itself, by its own means."""
     if isinstance(server, Server):
-        return lambda: anyio.run(_serve_stdio, server), lambda port: _serve_http(server, port)
+        return Way(
+            lowlevel,
+            server.streamable_http_app,
+            lambda: anyio.run(_serve_stdio, server),
+            lambda port: _serve_http(server, port),
+        )
     if isinstance(server, MCPServer):
-        return server.run, lambda port: server.run("streamable-http", host="127.0.0.1", port=port)
-    return (
+        return Way(
+            lowlevel,
+            server.streamable_http_app,
+            server.run,
+            lambda port: server.run("streamable-http", host="127.0.0.1", port=port),
+        )
+    return Way(
+        lowlevel,
+        lambda: server.http_app(path="/mcp"),
         lambda: server.run(show_banner=False),
         lambda port: server.run("http", host="127.0.0.1", port=port, show_banner=False),
     )
