@@ -246,6 +246,15 @@ class StoreConformance:
         assert not await store.write(workflow(2, handle="1", state="draft"), expected_version=1)
         assert list(await store.states_in_use("ann")) == ["review"]
 
+    async def test_a_workflow_that_has_taken_no_step_is_in_no_state_in_use(self, store: VersionedFsmStateStore):
+        await add(store, workflow(handle="claimed", state="draft", steps=0, claim=claim()))
+        assert list(await store.states_in_use("ann")) == []
+        assert [each.handle for each in await store.list_workflows(state="draft")] == ["claimed"]
+        await store.write(workflow(2, handle="claimed", state="draft", steps=0), expected_version=1)
+        assert list(await store.states_in_use("ann")) == []
+        await store.write(workflow(3, handle="claimed", state="review", steps=1), expected_version=2)
+        assert list(await store.states_in_use("ann")) == ["review"]
+
     # list_workflows
 
     async def test_gives_the_timers_that_are_due_next(self, store: VersionedFsmStateStore):

@@ -45,7 +45,7 @@ def workflow(version: int = 1, handle: str = "INV-1", scope: str = "ann", **fiel
             "handle": handle,
             "id": "w1",
             "version": version,
-            "steps": 0,
+            "steps": 1,
             "state": state,
             "snapshot": {"value": state, "context": {"n": [1, 2.5, None, True, "é"]}, "timers": []},
             "updated_at": 1000.125,

@@ -293,8 +293,8 @@ async def test_states_in_use_cost_per_state_and_not_per_workflow(store: SqliteSt
 async def test_states_in_use_search_an_index(store: SqliteStore, tmp_path: Path):
     await _many(store, range(10), ["draft"])
     plan = _plan(tmp_path / "workflows.db", engine._STATES_IN_USE, ("ann",))
-    assert "COVERING INDEX workflow_state (scope=?)" in plan
-    assert "COVERING INDEX workflow_state (scope=? AND state>?)" in plan
+    assert "COVERING INDEX workflow_in_use (scope=?)" in plan
+    assert "COVERING INDEX workflow_in_use (scope=? AND state>?)" in plan
     assert "SCAN workflow" not in plan
     assert "TEMP B-TREE" not in plan
 

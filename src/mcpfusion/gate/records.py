@@ -31,8 +31,9 @@ def claimed(record: Workflow, claim: Claim) -> Workflow:
 
 
 def released(record: Workflow) -> Workflow:
-    """Return the record with the claim gone and the state unmoved."""
-    return replace(record, version=record.version + 1, claim=None, due=_due(record.snapshot))
+    """Return the record with the claim gone and the state unmoved; before its first step nothing is due of it."""
+    due = _due(record.snapshot) if record.steps else None
+    return replace(record, version=record.version + 1, claim=None, due=due)
 
 
 def doubtful(record: Workflow, now: float) -> Workflow:

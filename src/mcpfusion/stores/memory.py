@@ -33,6 +33,7 @@ class InMemoryFsmStateStore:
 class _Entry:
     version: int
     state: str
+    in_use: str | None
     record: str
     steps: list[str] = field(default_factory=list[str])
 
@@ -62,7 +63,8 @@ class MemoryStore:
         """See `VersionedFsmStateStore.write`. Raises ValueError for a write that contradicts itself."""
         check_write(workflow, expected_version, step)
         key = (workflow.scope, workflow.handle)
-        new = _Entry(workflow.version, workflow.state, encode_workflow(workflow))
+        in_use = workflow.state if workflow.steps else None
+        new = _Entry(workflow.version, workflow.state, in_use, encode_workflow(workflow))
         line = None if step is None else encode_step(step)
         with self._lock:
             old = self._entries.get(key)
@@ -73,7 +75,7 @@ class MemoryStore:
             else:
                 new.steps = old.steps
             self._entries[key] = new
-            self._count(workflow.scope, None if old is None else old.state, workflow.state)
+            self._count(workflow.scope, None if old is None else old.in_use, new.in_use)
             if workflow.due is None:
                 self._due.pop(key, None)
             else:
@@ -138,11 +140,12 @@ class MemoryStore:
         for at in range(0 if after is None else bisect_right(order, after), len(order)):
             yield order[at], self._entries[order[at]]
 
-    def _count(self, scope: str, before: str | None, now: str) -> None:
+    def _count(self, scope: str, before: str | None, now: str | None) -> None:
         if before == now:
             return
         states = self._states.setdefault(scope, Counter())
-        states[now] += 1
+        if now is not None:
+            states[now] += 1
         if before is not None:
             states[before] -= 1
             if not states[before]:

@@ -178,7 +178,8 @@ class VersionedFsmStateStore(Protocol):
         ...
 
     async def states_in_use(self, scope: str) -> Sequence[str]:
-        """Return the distinct canonical state texts of the scope's workflows, sorted."""
+        """Return the distinct canonical state texts, sorted, of the scope's workflows that have taken a step.
+        One whose `steps` are 0 was only ever claimed: its first call is running, or failed, and it is not open."""
         ...
 
     async def next_due(self, *, limit: int = 100) -> Sequence[tuple[float, str, str]]:

@@ -21,20 +21,20 @@ _READERS = 4
 _LIST = "SELECT record, scope, handle, version FROM workflow"
 _READ = f"{_LIST} WHERE scope = ? AND handle = ?"
 _INSERT = """
-INSERT INTO workflow (version, state, doubtful_from, due, record, scope, handle)
-VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+INSERT INTO workflow (version, state, steps, doubtful_from, due, record, scope, handle)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
 _UPDATE = """
-UPDATE workflow SET version = ?, state = ?, doubtful_from = ?, due = ?, record = ?
+UPDATE workflow SET version = ?, state = ?, steps = ?, doubtful_from = ?, due = ?, record = ?
 WHERE scope = ? AND handle = ? AND version = ?
 """
 _ADD_STEP = "INSERT INTO step (scope, handle, record) VALUES (?, ?, ?)"
 # A skip-scan: one look-up in the index per distinct state. SELECT DISTINCT would read every workflow.
 _STATES_IN_USE = """
 WITH RECURSIVE used (state) AS (
-    SELECT min(state) FROM workflow WHERE scope = ?1
+    SELECT min(state) FROM workflow WHERE scope = ?1 AND steps > 0
     UNION ALL
-    SELECT (SELECT min(state) FROM workflow WHERE scope = ?1 AND state > used.state)
+    SELECT (SELECT min(state) FROM workflow WHERE scope = ?1 AND steps > 0 AND state > used.state)
     FROM used WHERE used.state IS NOT NULL
 )
 SELECT state FROM used WHERE state IS NOT NULL
@@ -250,7 +250,7 @@ def _request(workflow: Workflow, expected_version: int, step: Step | None) -> _W
     claim = workflow.claim
     doubtful_from = None if claim is None else float("-inf") if claim.in_doubt else claim.lease_until
     record = encode_workflow(workflow)
-    row = (workflow.version, workflow.state, doubtful_from, workflow.due, record, scope, handle)
+    row = (workflow.version, workflow.state, workflow.steps, doubtful_from, workflow.due, record, scope, handle)
     line = None if step is None else (scope, handle, encode_step(step))
     return _Write(row, expected_version, line)
 

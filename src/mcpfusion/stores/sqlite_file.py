@@ -16,12 +16,14 @@ CREATE TABLE workflow (
     handle TEXT NOT NULL,
     version INTEGER NOT NULL,
     state TEXT NOT NULL,
+    steps INTEGER NOT NULL,
     doubtful_from REAL,
     due REAL,
     record TEXT NOT NULL,
     PRIMARY KEY (scope, handle)
 );
 CREATE INDEX workflow_state ON workflow (scope, state, handle);
+CREATE INDEX workflow_in_use ON workflow (scope, state, steps) WHERE steps > 0;
 CREATE INDEX workflow_handle ON workflow (handle, scope);
 CREATE INDEX workflow_due ON workflow (due) WHERE due IS NOT NULL;
 CREATE INDEX workflow_doubt ON workflow (scope, handle) WHERE doubtful_from IS NOT NULL;
