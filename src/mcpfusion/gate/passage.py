@@ -205,20 +205,23 @@ class Passages:
     ) -> ToolResult:
         limit = ticket.tool.policies.time_limit or self._options.time_limit
         outcome: Outcome | None = None
+        watch = anyio.CancelScope(deadline=anyio.current_time() + limit)
         try:
-            with anyio.move_on_after(limit):
+            with watch:
                 outcome = await work(self._view(ticket, snapshot, held.claim))
         except BaseException as error:
-            await self._abandon(ticket, held, error)
+            await self._abandon(ticket, held, error, overrun=watch.cancel_called)
             raise
+        if watch.cancel_called and outcome is not None and not outcome.success:
+            outcome = None  # it did not fail by itself: it was stopped, and made an error of that
         with anyio.CancelScope(shield=True):
             return await self._conclude(ticket, binding, held, snapshot, outcome, limit)
         raise AssertionError  # a shielded scope that nobody cancels does not end early
 
-    async def _abandon(self, ticket: Ticket, held: Workflow, error: BaseException) -> None:
+    async def _abandon(self, ticket: Ticket, held: Workflow, error: BaseException, *, overrun: bool) -> None:
         """The handler did not return. A finishing step is cancelled only by the process's end: that leaves doubt."""
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-        doubt = cancelled and ticket.tool.policies.on_cancel == "finish"
+        doubt = overrun or (cancelled and ticket.tool.policies.on_cancel == "finish")
         with anyio.CancelScope(shield=True):
             await self._workflows.settle(self._doubted(held) if doubt else records.released(held), held.version)
 
