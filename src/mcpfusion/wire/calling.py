@@ -1,5 +1,6 @@
 """`tools/call`: find the action, go through the middleware, through the gate, run it."""
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import mcp_types as types
+from anyio import get_cancelled_exc_class
 from mcp.server.lowlevel.server import HandlerEntry
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
@@ -215,11 +217,8 @@ class Calling:
             result: Any = await self._base.handler(ctx, params)
         except MCPError:
             raise
-        except ToolError as error:
-            return Outcome(_failed(error), False, in_doubt=error.in_doubt)
-        except Exception:
-            _log.exception("the handler of %r raised", call.tool)
-            return Outcome(_internal(call.tool), False)
+        except BaseException as error:
+            return _raised(call, error)
         wire: dict[str, Any] = (
             result.model_dump(by_alias=True, mode="json", exclude_none=True)
             if isinstance(result, BaseModel)
@@ -249,11 +248,8 @@ async def _run_action(action: Action, call: Call) -> Outcome:
     """Run a handler. What it raises reaches the client only where it is a `ToolError`."""
     try:
         value = await action.signature.call(dict(call.arguments), call.context)
-    except ToolError as error:
-        return Outcome(_failed(error), False, in_doubt=error.in_doubt)
-    except Exception:
-        _log.exception("the handler of %r raised", call.tool)
-        return Outcome(_internal(call.tool), False)
+    except BaseException as error:
+        return _raised(call, error)
     try:
         result = action.signature.encode(value)
     except ResultError:
@@ -265,6 +261,39 @@ async def _run_action(action: Action, call: Call) -> Outcome:
             value,
         )
     return Outcome(result, not result.is_error, value)
+
+
+def _raised(call: Call, error: BaseException) -> Outcome:
+    """Return how a handler ended that raised `error`, or raise what is not the handler's to say.
+
+    A task group in the handler wraps what was raised in it; here it counts as if it had been raised itself.
+    """
+    causes = _leaves(error)
+    if all(isinstance(cause, InputRequired) for cause in causes):
+        raise causes[0]
+    if len(causes) == 1 and isinstance(cause := causes[0], ToolError):
+        return Outcome(_failed(cause), False, in_doubt=cause.in_doubt)
+    if isinstance(error, KeyboardInterrupt | GeneratorExit) or _is_own_cancellation(error):
+        raise error
+    _log.error("the handler of %r raised", call.tool, exc_info=error)
+    lost = isinstance(error, get_cancelled_exc_class())  # something that the handler waited for was cancelled
+    doubt = lost or any(isinstance(cause, ToolError) and cause.in_doubt for cause in causes)
+    return Outcome(_internal(call.tool), False, in_doubt=doubt)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [leaf for member in group.exceptions for leaf in _leaves(member)]
+
+
+def _is_own_cancellation(error: BaseException) -> bool:
+    """Return whether it is this call itself that is being cancelled."""
+    if not isinstance(error, get_cancelled_exc_class()):
+        return False
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _context(request: _Request) -> Context:
