@@ -20,6 +20,8 @@ import anyio.to_thread
 import jsonschema
 import pytest
 import typing_extensions
+from fastmcp import Context as FastMCPContext
+from mcp.server.mcpserver import Context as SdkContext
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from mcpfusion.actions import ActionBuilder, ArgumentsError, Context, InputRequired, RegistrationError, Signature
@@ -283,10 +285,6 @@ def test_types_imported_for_checking_only_are_refused_with_the_place() -> None:
         signature(result)
 
 
-def refused(*args: Any) -> Any:
-    return args
-
-
 def star(*args: int) -> None: ...
 def stars(**kwargs: int) -> None: ...
 def positional(x: int, /) -> None: ...
@@ -406,6 +404,17 @@ def test_arrays_and_objects_may_come_as_json_text() -> None:
     with pytest.raises(ArgumentsError, match=r"items\.0\.quantity: expected an integer") as bad:
         signature(fn).validate({"items": '[{"sku": "a", "quantity": []}]', "point": "{", "text": "x"})
     assert "point: expected an object; got the string" in str(bad.value)
+
+
+@pytest.mark.parametrize("annotation", [SdkContext, SdkContext[Any, Any], FastMCPContext, FastMCPContext | None])
+def test_the_context_of_another_library_is_refused_and_not_made_an_argument(annotation: Any) -> None:
+    def fn(ctx: Any) -> None: ...
+
+    fn.__annotations__["ctx"] = annotation
+    with pytest.raises(
+        RegistrationError, match=r"parameter 'ctx': another library's Context; use mcpfusion\.Context"
+    ):
+        signature(fn)
 
 
 @pytest.mark.anyio

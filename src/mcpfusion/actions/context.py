@@ -5,7 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from .elicitation import Answer, Question
 from .errors import InputRequired, ToolError
@@ -35,6 +35,29 @@ class WorkflowView:
     value: Any = None
 
 
+class HandoffView(Protocol):
+    """What a gateway delegated with this call, verified.
+
+    Attributes:
+        issuer: The gateway.
+        scope: The specialist that the call is meant for: this server.
+        tid: The handoff's id, the same for all its calls.
+        state: What the gateway carried over, or None.
+        traceparent: The trace that the call belongs to (W3C Trace Context), or None.
+    """
+
+    @property
+    def issuer(self) -> str: ...
+    @property
+    def scope(self) -> str: ...
+    @property
+    def tid(self) -> str: ...
+    @property
+    def state(self) -> Mapping[str, Any] | None: ...
+    @property
+    def traceparent(self) -> str | None: ...
+
+
 class Context:
     """The surroundings of one run of a handler. Made by the server, not by users.
 
@@ -47,10 +70,11 @@ class Context:
         session_id: The session of a handshake-era client, or None.
         lifespan: What the server's lifespan gave.
         meta: The request's `_meta`.
+        handoff: What the gateway that sent the call delegates, where clearance was demanded; else None.
     """
 
     __slots__ = (
-        "_answers", "_asked", "_can_elicit", "_progress", "_send_progress", "headers", "lifespan", "meta",
+        "_answers", "_asked", "_can_elicit", "_progress", "_send_progress", "handoff", "headers", "lifespan", "meta",
         "principal", "request_id", "session_id", "tool", "workflow",
     )  # fmt: skip
 
@@ -68,6 +92,7 @@ class Context:
         answers: Mapping[str, Mapping[str, Any]] = _NOTHING,
         can_elicit: bool = False,
         send_progress: SendProgress | None = None,
+        handoff: HandoffView | None = None,
     ) -> None:
         self.tool = tool
         self.request_id = request_id
@@ -77,6 +102,7 @@ class Context:
         self.session_id = session_id
         self.lifespan = lifespan
         self.meta = meta
+        self.handoff = handoff
         self._answers = answers
         self._can_elicit = can_elicit
         self._send_progress = send_progress
@@ -91,10 +117,11 @@ class Context:
         *,
         workflow: WorkflowView | None = None,
         answers: Mapping[str, Mapping[str, Any]] | None = None,
+        handoff: HandoffView | None = None,
     ) -> "Context":
         """Return the context of another run of the same call: questions are counted from the start again.
 
-        `workflow` and `answers` replace what was there; None keeps it.
+        `workflow`, `answers` and `handoff` replace what was there; None keeps it.
         """
         return Context(
             tool=self.tool,
@@ -108,6 +135,7 @@ class Context:
             answers=self._answers if answers is None else answers,
             can_elicit=self._can_elicit,
             send_progress=self._send_progress,
+            handoff=self.handoff if handoff is None else handoff,
         )
 
     @property

@@ -158,7 +158,10 @@ def _read(fn: Callable[..., Any], name: str) -> tuple[list[_Parameter], tuple[st
             continue
         _check(parameter, name, first=at == 0)
         annotation = _resolved(names, parameter.annotation, name, f"parameter {parameter.name!r}")
-        if any(isinstance(arm, type) and issubclass(arm, Context) for arm in unwrapped(annotation)):
+        arms = [arm for arm in unwrapped(annotation) if isinstance(arm, type)]
+        if any(map(_is_foreign_context, arms)):
+            raise _refusal(name, f"parameter {parameter.name!r}: another library's Context; use mcpfusion.Context")
+        if any(issubclass(arm, Context) for arm in arms):
             contexts.append(parameter.name)
         else:
             parameters.append(_parameter(parameter, annotation, name))
@@ -166,6 +169,13 @@ def _read(fn: Callable[..., Any], name: str) -> tuple[list[_Parameter], tuple[st
     if get_origin(returns) in (Awaitable, Coroutine):
         returns = get_args(returns)[-1]
     return parameters, tuple(contexts), returns
+
+
+def _is_foreign_context(arm: type) -> bool:
+    """Whether `arm` is the context of the SDK or of FastMCP, which pydantic would make an argument of."""
+    return any(
+        base.__name__ == "Context" and base.__module__.partition(".")[0] in ("mcp", "fastmcp") for base in arm.__mro__
+    )
 
 
 def _function(fn: Any, name: str) -> Callable[..., Any]:
