@@ -266,7 +266,7 @@ class Passages:
             why = f"'{ticket.tool.name}' ran, but this could not be recorded."
             answer = refusal.doubt(ticket.handle, snapshot, held.claim, why)
             return self._with_block(ticket, snapshot, answer, allowed=[])
-        await self._workflows.announce(Moved(ticket.scope, ticket.handle, snapshot, after))
+        await self._workflows.announce(Moved(ticket.scope, ticket.handle, snapshot, after, ticket.opens))
         return answer
 
     def _event(self, name: str, ticket: Ticket, value: Any = None) -> str | dict[str, Any]:

@@ -40,12 +40,17 @@ class StuckError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A committed step, for those whose menu it may have changed."""
+    """A committed step, for those whose menu it may have changed.
+
+    Attributes:
+        opens: The workflow is new: before the step it was on nobody's menu.
+    """
 
     scope: str
     handle: str
     before: Snapshot
     after: Snapshot
+    opens: bool = False
 
 
 class Workflows:

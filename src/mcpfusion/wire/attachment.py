@@ -119,7 +119,7 @@ class Attachment:
         )
         self._audience = Audience(self.bindings, menus, carries_handles=self.carries_handles)
         key = options.state_handle_key or ("handle" if self.bindings.minting else None)
-        return Gated(self.bindings.tools, passages, menus, options.access, key)
+        return Gated(self.bindings.tools, passages, menus, options.access, key, self._named)
 
     def _open(self, store: Store, bindings: Bindings) -> VersionedFsmStateStore:
         if isinstance(store, str):
@@ -231,6 +231,9 @@ class Attachment:
             return None
 
         return Listener(identity, scope, nothing_yet, menu)
+
+    async def _named(self, ctx: RequestContext, handle: str) -> None:
+        await self._audience.named(id(connection_of(ctx)), handle)
 
     async def _moved(self, step: Moved) -> None:
         await self._audience.moved(step)

@@ -10,7 +10,7 @@ import anyio
 from mcpfusion.gate.binding import Bindings
 from mcpfusion.gate.identity import Identity, own_handle
 from mcpfusion.gate.menu import Menu, Menus
-from mcpfusion.gate.workflows import Moved
+from mcpfusion.gate.workflows import Moved, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,28 @@ class Audience:
                 for listener in changed:
                     group.start_soon(_tell, listener)
 
+    async def named(self, connection: int, handle: str) -> None:
+        """Tell a session that named a workflow for the first time, when its menu shows more because of that.
+
+        The call that named it may have moved nothing: it was refused, or only looked.
+        """
+        listener = self._sessions.get(connection)
+        if listener is None or not self._carries_handles or listener.identity.session_id is None:
+            return
+        try:
+            alone = await self._menus.menu(listener.identity, listener.scope, [handle])
+            if alone.names <= listener.menu.names and alone.compact >= listener.menu.compact:
+                return
+            menu = await self._menu(listener, {})
+        except StoreUnavailable:
+            return  # logged where it happened, and the call has its answer
+        if menu != listener.menu:
+            listener.menu = menu
+            await _tell(listener)
+
     def _changes(self, step: Moved) -> bool:
+        if step.opens:
+            return True
         before, after = self._bindings.visible(step.before), self._bindings.visible(step.after)
         initial = self._bindings.initial.state
         return before != after or (step.before.state == initial) != (step.after.state == initial)

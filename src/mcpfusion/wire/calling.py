@@ -59,6 +59,7 @@ class Gated:
     menus: Menus
     access: Access
     handle_key: str | None
+    named: Callable[[RequestContext, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,10 @@ class Calling:
         try:
             for _ in range(MAX_ROUNDS):
                 try:
-                    return await self._once(request, action)
+                    answer = await self._once(request, action)
+                    if self._gated and request.rounds.named:
+                        await self._gated.named(ctx, request.rounds.named)
+                    return answer
                 except InputRequired as need:
                     if modern(ctx):
                         return request.rounds.required(need)
@@ -162,13 +166,13 @@ class Calling:
             return refusal.refusal("FORBIDDEN", "whose workflow this is cannot be told.", {"allowedActions": []})
         if request.params.task is not None:
             return refusal.refusal("FORBIDDEN", f"'{bound.name}' moves a workflow and cannot run as a task.")
-        if has_session(request.ctx):
-            name_handle(request.ctx, handle)
         minted = bound.policies.mints_handle
+        if has_session(request.ctx) and not minted and name_handle(request.ctx, handle):
+            request.rounds.named = handle
         ticket = Ticket(bound, scope, handle, request.identity.principal, call.arguments, opens=minted)
         prepared: list[Call] = []
         extra = gated.handle_key
-        if extra is not None and await self._takes_itself(request.ctx, call, extra):
+        if extra is not None and (minted or await self._takes_itself(request.ctx, call, extra)):
             extra = None
 
         def prepare() -> ToolResult | None:
@@ -182,6 +186,8 @@ class Calling:
             ready = prepared[-1]
             outcome = await self._run(replace(ready, context=ready.context.again(workflow=view)))
             if minted and outcome.success:
+                if has_session(request.ctx):
+                    name_handle(request.ctx, handle)
                 return replace(outcome, result=_with_handle(outcome.result, gated.handle_key or "handle", handle))
             return outcome
 

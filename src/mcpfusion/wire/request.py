@@ -70,13 +70,15 @@ def session_handles(ctx: RequestContext) -> OrderedDict[str, None]:
     return connection_of(ctx).state.setdefault(_HANDLES_KEY, OrderedDict())
 
 
-def name_handle(ctx: RequestContext, handle: str) -> None:
-    """Note that the request's session named a handle; its menu covers that workflow from now on."""
+def name_handle(ctx: RequestContext, handle: str) -> bool:
+    """Note that the session named a handle: its menu covers that workflow from now on. True if that is new."""
     handles = session_handles(ctx)
+    new = handle not in handles
     handles[handle] = None
     handles.move_to_end(handle)
     if len(handles) > SESSION_HANDLES:
         handles.popitem(last=False)
+    return new
 
 
 def can_elicit(ctx: RequestContext) -> bool:

@@ -32,11 +32,13 @@ class Rounds:
     Attributes:
         answers: The answers so far, by the question's key.
         handle: The handle minted for this call, so that every run of it means the same workflow.
+        named: The handle that this call named and its session had not named before.
     """
 
     def __init__(self, answers: dict[str, Any], handle: str | None) -> None:
         self.answers = answers
         self.handle = handle
+        self.named: str | None = None
 
     @classmethod
     def of(cls, params: types.CallToolRequestParams) -> "Rounds":
