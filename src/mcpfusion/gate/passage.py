@@ -156,6 +156,8 @@ class Passages:
         """Return a refusal, the claim to wait for, or the binding under which the call is admitted."""
         tool, now = ticket.tool, self._options.clock()
         binding = tool.binding_in(snapshot) if tool.bindings or not ticket.opens else Binding((), frozenset())
+        if ticket.opens and record and record.last:
+            binding = None  # only this very call, sent again with its answers, can name the workflow it opened
         claim = record.claim if record else None
         if record and claim:
             moves = binding is not None and (binding.transition is not None or ticket.opens)
