@@ -3,8 +3,8 @@
 import pytest
 
 from mcpfusion import Identity
-from tests.gate_identity.users import TOKENS, approvals, as_user, authenticated, block, call, code, menu, post
-from tests.support.serving import ERAS
+from tests.gate_identity.users import TOKENS, approvals, as_user, authenticated, block, code, menu
+from tests.support.serving import ERAS, call, post
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx2
 from mcp import Client
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
@@ -97,18 +96,6 @@ async def as_user(url: str, mode: str, user: str, **options: Any) -> AsyncIterat
     """Connect as one of the two users."""
     async with http_client(url, mode, token=TOKENS[user], **options) as client:
         yield client
-
-
-def call(tool: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return a tools/call request of the handshake eras as it goes over the wire."""
-    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments or {}}}
-
-
-async def post(url: str, body: dict[str, Any], headers: dict[str, str]) -> httpx2.Response:
-    """Send a message without any client's help."""
-    sent = {"Accept": "application/json, text/event-stream", **headers}
-    async with httpx2.AsyncClient(timeout=30) as http:
-        return await http.post(url, json=body, headers=sent)
 
 
 async def menu(client: Client) -> list[str]:

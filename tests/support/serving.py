@@ -128,4 +128,16 @@ async def http_client(
             yield client
 
 
+def call(tool: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a tools/call request of the handshake eras as it goes over the wire."""
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments or {}}}
+
+
+async def post(url: str, body: Any, headers: Mapping[str, str]) -> httpx2.Response:
+    """Send a message without any client's help."""
+    sent = {"Accept": "application/json, text/event-stream", **headers}
+    async with httpx2.AsyncClient(timeout=30) as http:
+        return await http.post(url, json=body, headers=sent)
+
+
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
