@@ -85,6 +85,14 @@ def is_final(node: Node, mask: int) -> bool:
     return node.kind == "final"
 
 
+def is_legal(node: Node, mask: int) -> bool:
+    """True when an active state has one active child, or all of them if it is parallel, at every depth."""
+    active = [child for child in node.children if mask & child.bit]
+    expected = {"compound": 1, "parallel": len(node.children)}.get(node.kind, 0)
+    below = mask & node.inside & ~sum(child.bit | child.inside for child in active)
+    return not below and len(active) == expected and all(is_legal(child, mask) for child in active)
+
+
 def _value(node: Node, mask: int) -> StateValue:
     active = [child for child in node.children if mask & child.bit]
     if node.kind == "compound" and active[0].atomic:

@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from .actions import Action, Step
-from .configurations import Configurations, is_final
+from .configurations import Configurations, is_final, is_legal
 from .descriptors import candidates
 from .errors import MachineError
 from .nodes import Node, Transition, Tree, has_output
 from .snapshot import Event, Snapshot, Timer
-from .structure import EntrySet, exit_mask, remember, without_conflicts
+from .structure import EntrySet, Remembered, domain_of, exit_mask, remember, without_conflicts
 
 _log = logging.getLogger("mcpfusion.machine")
 
@@ -212,26 +212,38 @@ class Interpreter:
     def _make_plan(self, mask: int, chosen: _Chosen, history: History) -> _Plan:
         remembered = {path: tuple(self._paths[each] for each in known) for path, known in history.items()}
         transitions = without_conflicts(chosen, mask, remembered)
+        plan = self._carry_out(mask, transitions, remembered)
+        while not is_legal(self._tree.root, plan.mask) and len(transitions) > 1:
+            # A history state may lead a region to where it is, which leaves nothing and so conflicts with
+            # nothing. XState then has two active children in one compound state; here the first region wins.
+            transitions.pop()
+            plan = self._carry_out(mask, transitions, remembered)
+        return plan
+
+    def _carry_out(self, mask: int, transitions: list[Transition], history: Remembered) -> _Plan:
         leaves = 0
         for each in transitions:
-            leaves |= exit_mask(each, mask, remembered)
+            leaves |= exit_mask(each, mask, history)
         exited = [node for node in reversed(self._tree.nodes) if leaves & node.bit]
         news = remember(exited, mask, self._tree)
-        remembered.update(news)
+        known = {**history, **news}
         actions = [action for node in exited for action in node.exit]
         actions += [action for each in transitions for action in each.actions]
-        after, entered = self._entered(mask & ~leaves, EntrySet(transitions, remembered))
+        entry = EntrySet(known)
+        for each in transitions:
+            entry.add(each, domain_of(each, history))
+        after, entered = self._entered(mask & ~leaves, entry)
         final = is_final(self._tree.root, after)
         actions += entered
         if final:
             actions += self._exit_all(after)
-        written = {path: tuple(each.path for each in nodes) for path, nodes in remembered.items()}
+        written = {path: tuple(each.path for each in nodes) for path, nodes in known.items()}
         moves = after != mask or bool(news) or final
         return _Plan(tuple(actions), after, written if news else None, final, moves)
 
     def _enter_initial(self) -> _Plan:
         root = self._tree.root
-        entry = EntrySet((), {})
+        entry = EntrySet({})
         entry.add_machine(root)
         mask, actions = self._entered(0, entry)
         final = is_final(root, mask)

@@ -33,7 +33,7 @@ def exit_mask(transition: Transition, mask: int, history: Remembered) -> int:
     """Return the active states that a transition leaves."""
     if not transition.targets:
         return 0
-    domain = _domain(transition, history)
+    domain = domain_of(transition, history)
     if domain is None:
         return mask
     inside = domain.inside
@@ -55,7 +55,7 @@ def remember(exited: Iterable[Node], mask: int, tree: Tree) -> dict[str, tuple[N
     return found
 
 
-def _domain(transition: Transition, history: Remembered) -> Node | None:
+def domain_of(transition: Transition, history: Remembered) -> Node | None:
     """Return the state within which the transition happens; None is the machine from outside."""
     targets = _effective_targets(transition.targets or (), history)
     source = transition.source
@@ -98,20 +98,22 @@ class EntrySet:
         by_default: Those among them that are entered without a target inside being named.
     """
 
-    def __init__(self, transitions: Iterable[Transition], history: Remembered) -> None:
+    def __init__(self, history: Remembered) -> None:
         self.mask = 0
         self.by_default = 0
         self._history = history
-        for transition in transitions:
-            self._add_transition(transition)
 
     def add_machine(self, root: Node) -> None:
         """Enter the machine itself, as a new workflow does."""
         self._enter(root)
         self._add_descendants(root)
 
-    def _add_transition(self, transition: Transition) -> None:
-        domain = _domain(transition, self._history)
+    def add(self, transition: Transition, domain: Node | None) -> None:
+        """Enter what a transition leads to within its domain.
+
+        The domain is that of the moment before anything was left: XState looks for it again with what the states
+        remembered meanwhile, and may then leave a state that it does not enter again.
+        """
         source = transition.source
         for target in transition.targets or ():
             apart = source is not target or source is not domain or transition.reenter
