@@ -122,6 +122,7 @@ class Bindings:
         self.tools: Mapping[str, BoundTool] = {tool.name: tool for tool in tools}
         self.initial = machine.initial()
         self.minting = frozenset(name for name, tool in self.tools.items() if tool.policies.mints_handle)
+        self.compact = frozenset(name for name, tool in self.tools.items() if tool.policies.compact)
         self._visible: dict[frozenset[str], frozenset[str]] = {}
 
     def visible(self, snapshot: Snapshot) -> frozenset[str]:

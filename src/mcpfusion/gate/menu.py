@@ -16,7 +16,8 @@ class Menu:
 
     Attributes:
         names: The bound tools on the menu.
-        compact: Tools with a compact description show it: every workflow stands in the initial state.
+        compact: Tools with a compact description, of which there is one here, show it: every workflow stands in
+            the initial state.
         stable: The list is the whole one whatever the state, and says of each tool where it works.
     """
 
@@ -86,4 +87,5 @@ class Menus:
         for snapshot in snapshots:
             names |= self._bindings.visible(snapshot)
             compact = compact and snapshot.state == self._bindings.initial.state
-        return Menu(frozenset(names), compact=compact)
+        # Where no tool on it has a compact description, the list is the same before and after.
+        return Menu(frozenset(names), compact=compact and not self._bindings.compact.isdisjoint(names))
