@@ -22,7 +22,7 @@ def cli(tmp_path: Path) -> Cli:
             text=True,
             cwd=tmp_path,
             env=clean_environment() | environment,
-            timeout=60,
+            timeout=100,
         )
 
     return run

@@ -80,7 +80,7 @@ class Running:
         return self._log.read_text()
 
     def wait(self, holds: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not holds():
             assert time.monotonic() < deadline, f"not {what} in time; it said: {self.said}"
             time.sleep(0.05)
@@ -109,8 +109,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield run
     for running in all_of_them:
         if running.process.poll() is None:
-            running.process.kill()
-            running.process.wait()
+            try:
+                running.stop(signal.SIGTERM)
+            finally:
+                running.process.kill()
+                running.process.wait()
 
 
 def over_stdio(folder: Path, *arguments: str) -> StdioServerParameters:
@@ -297,6 +300,7 @@ def test_port_0_is_a_free_port_that_is_said(tmp_path: Path) -> None:
 
 class TestReload:
     @pytest.mark.anyio
+    @pytest.mark.timeout(300)
     async def test_a_changed_file_is_served_anew(self, tmp_path: Path, start: Start) -> None:
         file = tmp_path / "server.py"
         file.write_text(OWN)
@@ -323,10 +327,16 @@ class TestReload:
         assert not running.listens()
         assert "Traceback" not in running.said
 
+    def test_a_killed_watcher_leaves_no_server_behind(self, tmp_path: Path, start: Start) -> None:
+        (tmp_path / "server.py").write_text(OWN)
+        running = start("server.py", "--reload")
+        running.stop(signal.SIGKILL)
+        running.wait(lambda: not running.listens(), "gone")
+
     async def serves(self, running: Running, *names: str) -> None:
         """Wait until a new client is shown these tools; what was there before may still be on its way out."""
         found: list[str] | Exception = []
-        with anyio.move_on_after(30):
+        with anyio.move_on_after(60):
             while found != [*names]:
                 await anyio.sleep(0.1)
                 try:

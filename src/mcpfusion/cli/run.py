@@ -1,7 +1,11 @@
 """`mcpfusion run`: run the server that a Python file makes."""
 
 import logging
+import multiprocessing
+import os
+import signal
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +117,7 @@ def _changed(changes: set[Any]) -> str:
 
 
 def _serve_again(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
+    threading.Thread(target=_end_with_the_watcher, daemon=True).start()
     try:
         _serve(target, transport, where, store)
     except click.ClickException as error:
@@ -120,3 +125,11 @@ def _serve_again(target: str, transport: str, where: dict[str, Any], store: str 
         click.echo(f"mcpfusion: {' '.join(error.format_message().split())}", err=True)
     except (KeyboardInterrupt, click.exceptions.Exit):
         return
+
+
+def _end_with_the_watcher() -> None:
+    # A watcher that was killed cannot end its server, which would go on holding the port.
+    watcher = multiprocessing.parent_process()
+    if watcher is not None:
+        watcher.join()
+        os.kill(os.getpid(), signal.SIGINT)
