@@ -36,7 +36,7 @@ class Settings:
         folder: Where the SQLite file, the traces and the signals between test and handlers are.
         kill_at: The point of the passage at which the process kills itself.
         clock_offset: Seconds by which the gate's clock is off; a past clock makes leases that ended long ago.
-        wait: Handlers wait for the file `go` before they pay.
+        wait: Handlers wait until `go` says that they may pay.
         capture: Keywords of the action `payment.capture`.
         options: Options of the server.
         grace: Seconds that an HTTP server gives its requests when it is told to stop.
@@ -60,17 +60,18 @@ class Settings:
         """The environment that hands these settings to a process."""
         return {"PAYMENTS": json.dumps(asdict(self))}
 
-    def traces(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What the handlers of all processes have written, of one kind or all."""
+    def traces(self, kind: str | None = None, handle: str | None = None) -> list[dict[str, Any]]:
+        """What the handlers of all processes have written: all of it, or that of one kind and of one workflow."""
         try:
             lines = Path(self.folder, "traces").read_text().splitlines()
         except FileNotFoundError:
             return []
-        return [trace for trace in map(json.loads, lines) if kind in (None, trace["kind"])]
+        traces = map(json.loads, lines)
+        return [each for each in traces if kind in (None, each["kind"]) and handle in (None, each["handle"])]
 
-    def go(self) -> None:
-        """Let the waiting handlers go on."""
-        Path(self.folder, "go").touch()
+    def go(self, handle: str) -> None:
+        """Let the waiting handlers of a workflow go on."""
+        Path(self.folder, f"go-{handle}").touch()
 
 
 class DyingStore(SqliteStore):
@@ -105,11 +106,14 @@ def make_server(settings: Settings) -> Any:
         os.write(out, (json.dumps(line) + "\n").encode())
         os.close(out)
 
+    def may_go(handle: str) -> bool:
+        return not settings.wait or Path(settings.folder, f"go-{handle}").exists()
+
     async def move(ctx: Context, note: str) -> dict[str, Any]:
         trace("started", ctx, note)
         store.die("handler_before_effect")
         try:
-            while settings.wait and not Path(settings.folder, "go").exists():  # noqa: ASYNC110 - another process's file
+            while not may_go(ctx.workflow.handle):  # noqa: ASYNC110 - it is another process that says so
                 await anyio.sleep(0.01)
             await anyio.sleep(0.05)
         except anyio.get_cancelled_exc_class():
@@ -123,17 +127,25 @@ def make_server(settings: Settings) -> Any:
     async def capture(id: str, ctx: Context, note: str = "") -> dict:
         return await move(ctx, note)
 
-    @f.action("payment.void", bind_state=("due", "VOID")).handle
-    async def void(id: str, ctx: Context, note: str = "") -> dict:
+    @f.action("payment.capture_kept", bind_state=("due", "PAY"), keep_result=600).handle
+    async def capture_kept(id: str, ctx: Context, note: str = "") -> dict:
+        return await move(ctx, note)
+
+    @f.action("payment.capture_released", bind_state=("due", "PAY"), on_cancel="release").handle
+    async def capture_released(id: str, ctx: Context, note: str = "") -> dict:
         return await move(ctx, note)
 
     @f.action("payment.capture_in_thread", bind_state=("due", "PAY"), **settings.capture).handle
     def capture_in_thread(id: str, ctx: Context, note: str = "") -> dict:
         trace("started", ctx, note)
-        while settings.wait and not Path(settings.folder, "go").exists():
+        while not may_go(id):
             time.sleep(0.01)
         trace("done", ctx, note)
         return {"note": note, "key": ctx.workflow.idempotency_key}
+
+    @f.action("payment.void", bind_state=("due", "VOID")).handle
+    async def void(id: str, ctx: Context, note: str = "") -> dict:
+        return await move(ctx, note)
 
     @f.action("payment.refund", bind_state=("paid", "REFUND")).handle
     async def refund(id: str) -> dict:

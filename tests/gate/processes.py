@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
 from mcp import Client
 
+from mcpfusion.stores.sqlite import SqliteStore
 from tests.gate.payments import Settings, make_server
 from tests.support.serving import free_port
 
@@ -119,3 +121,12 @@ async def until(condition: Callable[[], object]) -> None:
     with anyio.fail_after(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what other processes write
             await anyio.sleep(0.01)
+
+
+async def record_of(settings: Settings, handle: str) -> tuple[Any, list[Any]]:
+    """Return a workflow's record and history as they are in the file."""
+    store = SqliteStore(Path(settings.folder, "payments.db"))
+    try:
+        return await store.read("", handle), list(await store.history("", handle))
+    finally:
+        await store.aclose()

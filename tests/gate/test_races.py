@@ -2,14 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mcpfusion.stores.sqlite import SqliteStore
 from tests.gate.payments import Settings
-from tests.gate.processes import barrier, call_all, channel, end, http_servers, start
+from tests.gate.processes import barrier, call_all, channel, end, http_servers, record_of, start
 from tests.support.serving import ERAS
 
 pytestmark = pytest.mark.anyio
@@ -41,14 +39,6 @@ def call_all_at_once(urls: list[str], calls: list[list[Call]]) -> Counter[str]:
             end(client)
 
 
-async def record_of(settings: Settings, handle: str) -> tuple[Any, list[Any]]:
-    store = SqliteStore(Path(settings.folder, "payments.db"))
-    try:
-        return await store.read("", handle), list(await store.history("", handle))
-    finally:
-        await store.aclose()
-
-
 async def test_of_200_calls_from_4_processes_one_runs(servers: tuple[Settings, list[str]]) -> None:
     settings, urls = servers
     # Half of the calls are the same call, so that all three ways of losing are open to them.
@@ -66,11 +56,11 @@ async def test_of_200_calls_from_4_processes_one_runs(servers: tuple[Settings, l
     assert answers["OK"] == 1
     assert set(answers) - {"OK"} <= LOST
     assert answers["FORBIDDEN"] > 0
-    [run] = [trace for trace in settings.traces("started") if trace["handle"] == "one"]
+    [run] = settings.traces("started", "one")
     record, history = await record_of(settings, "one")
     assert (record.state, record.steps, record.claim) == ("paid", 1, None)
     assert [(step.event, step.tool) for step in history] == [("PAY", "payment.capture")]
-    assert [trace["key"] for trace in settings.traces("done") if trace["handle"] == "one"] == [run["key"]]
+    assert [trace["key"] for trace in settings.traces("done", "one")] == [run["key"]]
 
 
 async def test_of_two_different_events_out_of_one_state_one_wins(servers: tuple[Settings, list[str]]) -> None:
@@ -86,7 +76,7 @@ async def test_of_two_different_events_out_of_one_state_one_wins(servers: tuple[
     assert answers["OK"] == len(handles)
     assert set(answers) - {"OK"} <= LOST
     for handle in handles:
-        [run] = [trace for trace in settings.traces("started") if trace["handle"] == handle]
+        [run] = settings.traces("started", handle)
         record, history = await record_of(settings, handle)
         assert [step.tool for step in history] == [run["tool"]]
         assert record.state == {"payment.capture": "paid", "payment.void": "void"}[run["tool"]]
