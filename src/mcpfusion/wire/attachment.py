@@ -1,8 +1,8 @@
 """Attaching actions and a gate to a server: the handlers it gets, and what they share."""
 
 import logging
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -191,23 +191,13 @@ class Attachment:
         if self._gated is None:
             return None
         identity = identity_of(ctx)
-        scope, menu = await self._menu_of(identity, list(session_handles(ctx)))
+        with _untold():
+            scope = scope_of(self.options.access, identity)
+            menu = await self._gated.menus.menu(identity, scope, list(session_handles(ctx)))
         if has_session(ctx):
             listener = partial(self._session_listener, ctx, identity, scope, menu)
             self._audience.shown(id(connection_of(ctx)), listener, menu)
         return menu
-
-    async def _menu_of(self, identity: Identity, session_handles: Sequence[str] = ()) -> tuple[str, Menu]:
-        """Return the caller's scope and his menu."""
-        assert self._gated is not None
-        try:
-            scope = scope_of(self.options.access, identity)
-            return scope, await self._gated.menus.menu(identity, scope, session_handles)
-        except ScopeError:
-            _log.exception("a caller has no scope")
-        except StoreUnavailable:
-            pass  # logged where it happened
-        raise MCPError(types.INTERNAL_ERROR, "The menu cannot be worked out now; try again")
 
     def _session_listener(self, ctx: RequestContext, identity: Identity, scope: str, menu: Menu) -> Listener:
         connection, session = connection_of(ctx), ctx.session
@@ -224,13 +214,14 @@ class Attachment:
         return Listener(identity, scope, send, menu, session_handles(ctx))
 
     async def _listener(self, ctx: RequestContext) -> Listener:
-        identity = identity_of(ctx)
-        scope, menu = await self._menu_of(identity)
-
         async def nothing_yet() -> None:
             return None
 
-        return Listener(identity, scope, nothing_yet, menu)
+        identity = identity_of(ctx)
+        with _untold():
+            listener = Listener(identity, scope_of(self.options.access, identity), nothing_yet)
+            await self._audience.listen(listener)
+        return listener
 
     async def _named(self, ctx: RequestContext, handle: str) -> None:
         await self._audience.named(id(connection_of(ctx)), handle)
@@ -286,6 +277,17 @@ class Attachment:
         if self._closed and self._url is not None:
             self._closed = False
             self.use_store(self._url)
+
+
+@contextmanager
+def _untold() -> Iterator[None]:
+    """Tell the client nothing of why a menu cannot be worked out; the log knows."""
+    try:
+        yield
+    except (ScopeError, StoreUnavailable) as error:
+        if isinstance(error, ScopeError):  # the other was logged where it happened
+            _log.exception("a caller has no scope")
+        raise MCPError(types.INTERNAL_ERROR, "The menu cannot be worked out now; try again") from None
 
 
 def _compile(gate: StateMachineGate | None, registry: ActionRegistry) -> Bindings | None:

@@ -4,6 +4,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 
 import anyio
 
@@ -23,14 +24,17 @@ class Listener:
     """One stream that is told, and the menu it was last told or shown.
 
     Attributes:
+        menu: None while it is being worked out for the first time.
         handles: What the session has named so far, the most recent last.
+        looked: Number of the look at the store that the menu is from.
     """
 
     identity: Identity
     scope: str
     send: Callable[[], Awaitable[None]]
-    menu: Menu
+    menu: Menu | None = None
     handles: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
+    looked: int = -1
 
 
 class Audience:
@@ -42,6 +46,7 @@ class Audience:
         self._carries_handles = carries_handles
         self._sessions: dict[int, Listener] = {}
         self._streams: set[Listener] = set()
+        self._looks = count()
 
     @property
     def size(self) -> int:
@@ -59,10 +64,22 @@ class Audience:
         """The session is over."""
         self._sessions.pop(connection, None)
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Add a listen stream; returns what removes it."""
+    async def listen(self, listener: Listener) -> None:
+        """Add a listen stream. Its menu is worked out after it was added, so that no step falls in between.
+
+        Raises:
+            StoreUnavailable: The store failed; the stream is not added.
+        """
         self._streams.add(listener)
-        return lambda: self._streams.discard(listener)
+        try:
+            await self._look(listener, next(self._looks), {})
+        except BaseException:
+            self.leave(listener)
+            raise
+
+    def leave(self, listener: Listener) -> None:
+        """A listen stream is over."""
+        self._streams.discard(listener)
 
     async def moved(self, step: Moved) -> None:
         """Tell every listener whose menu is another one than before the step."""
@@ -70,15 +87,14 @@ class Audience:
             return
         changed: list[Listener] = []
         known: dict[str, Menu] = {}
+        look = next(self._looks)
         for listener in self._affected(step):
             try:
-                menu = await self._menu(listener, known)
+                is_other = await self._look(listener, look, known)
             except Exception:  # the step is committed; a listener that cannot be judged is told to look again
                 _log.warning("cannot work out a listener's menu", exc_info=True)
-                changed.append(listener)
-                continue
-            if menu != listener.menu:
-                listener.menu = menu
+                is_other = True
+            if is_other:
                 changed.append(listener)
         if changed:
             async with anyio.create_task_group() as group:
@@ -91,17 +107,18 @@ class Audience:
         The call that named it may have moved nothing: it was refused, or only looked.
         """
         listener = self._sessions.get(connection)
-        if listener is None or not self._carries_handles or listener.identity.session_id is None:
+        if listener is None or listener.menu is None:
+            return
+        if not self._carries_handles or listener.identity.session_id is None:
             return
         try:
             alone = await self._menus.menu(listener.identity, listener.scope, [handle])
             if alone.names <= listener.menu.names and alone.compact >= listener.menu.compact:
                 return
-            menu = await self._menu(listener, {})
+            is_other = await self._look(listener, next(self._looks), {})
         except StoreUnavailable:
             return  # logged where it happened, and the call has its answer
-        if menu != listener.menu:
-            listener.menu = menu
+        if is_other:
             await _tell(listener)
 
     def _changes(self, step: Moved) -> bool:
@@ -120,6 +137,16 @@ class Audience:
                     yield listener
             elif listener.identity.session_id is None or step.handle in listener.handles:
                 yield listener
+
+    async def _look(self, listener: Listener, look: int, known: dict[str, Menu]) -> bool:
+        """Note a listener's menu; returns whether it is another one. A look that began before the last noted one
+        may have seen an older state, and does not count."""
+        menu = await self._menu(listener, known)
+        if look < listener.looked:
+            return False
+        listener.looked = look
+        before, listener.menu = listener.menu, menu
+        return before != menu
 
     async def _menu(self, listener: Listener, known: dict[str, Menu]) -> Menu:
         """Work the menu out, once for all listeners that share it by having the same scope."""

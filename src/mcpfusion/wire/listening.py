@@ -20,8 +20,7 @@ Subscribe = Callable[[Listener], Callable[[], None]]
 class _OneStream:
     """The bus of a single listen stream: its own menu's changes, and whatever the server publishes itself."""
 
-    def __init__(self, audience: Audience, listener: Listener | None, bus: SubscriptionBus | None) -> None:
-        self._audience = audience
+    def __init__(self, listener: Listener | None, bus: SubscriptionBus | None) -> None:
         self._listener = listener
         self._bus = bus
 
@@ -30,22 +29,13 @@ class _OneStream:
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Deliver both sources to `listener`."""
-        ends: list[Callable[[], None]] = []
-        if self._bus is not None:
-            ends.append(self._bus.subscribe(listener))
         if self._listener is not None:
 
             async def send() -> None:
                 listener(ToolsListChanged())
 
             self._listener.send = send
-            ends.append(self._audience.listen(self._listener))
-
-        def unsubscribe() -> None:
-            for end in ends:
-                end()
-
-        return unsubscribe
+        return (lambda: None) if self._bus is None else self._bus.subscribe(listener)
 
 
 def bus_of(entry: HandlerEntry[Any] | None) -> SubscriptionBus | None:
@@ -82,8 +72,11 @@ class Listening:
         if self._open >= MAX_STREAMS:
             raise MCPError(types.INTERNAL_ERROR, "Subscription limit reached")
         self._open += 1
+        listener = None
         try:
             listener = await self._listener(ctx) if params.notifications.tools_list_changed else None
-            return await ListenHandler(_OneStream(self._audience, listener, self._bus))(ctx, params)
+            return await ListenHandler(_OneStream(listener, self._bus))(ctx, params)
         finally:
             self._open -= 1
+            if listener is not None:
+                self._audience.leave(listener)
