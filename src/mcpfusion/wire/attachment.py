@@ -269,8 +269,8 @@ class Attachment:
     async def _close(self) -> None:
         """Close the store that was opened here, when nobody uses it any more; one in memory stays."""
         if self._users == 0 and self.store and self._url and not self._url.startswith("memory:"):
+            self._closed = True  # before the wait, so that whoever comes meanwhile opens it again
             await self.store.aclose()
-            self._closed = True
 
     def reopen(self) -> None:
         """Open the store again that was closed when the last client had gone."""
