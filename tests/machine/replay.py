@@ -88,7 +88,7 @@ class _Run:
     def take(self, step: Data) -> None:
         if self.snapshot is None:
             self.snapshot = self.machine.initial(now=0.0)
-            actions = self._settle(self.snapshot, 0)
+            actions = self._settle(None, self.snapshot, 0)
         else:
             self.snapshot = self._through_json(self.snapshot)
             actions = self._advance(step["advance"]) if "advance" in step else self._send(step["event"])
@@ -106,7 +106,7 @@ class _Run:
         self.snapshot = self.machine.transition(before, event, now=self.clock / 1000)
         if could and self.snapshot is before:
             raise Mismatch("can() says yes, and nothing was accepted")
-        return [] if self.snapshot is before else self._settle(self.snapshot, self.clock)
+        return [] if self.snapshot is before else self._settle(before, self.snapshot, self.clock)
 
     def _advance(self, milliseconds: int) -> list[str]:
         self.clock += milliseconds
@@ -119,15 +119,17 @@ class _Run:
             if self.snapshot is before:
                 return actions
             assert due is not None
-            actions += self._settle(self.snapshot, round(due * 1000))
+            actions += self._settle(before, self.snapshot, round(due * 1000))
 
-    def _settle(self, snapshot: Snapshot, clock: int) -> list[str]:
-        """Remember with which delay each new timer was scheduled, and return the names of the actions run."""
+    def _settle(self, before: Snapshot | None, snapshot: Snapshot, clock: int) -> list[str]:
+        """Note with which delay each new timer was scheduled, and return the names of the actions run."""
+        kept = () if before is None else before.timers
         self.delays = {
-            timer.id: self.delays.get(f"{timer.id}@{timer.due}", round(timer.due * 1000) - clock)
+            timer.id: self.delays[timer.id]
+            if any(timer is each for each in kept)
+            else round(timer.due * 1000) - clock
             for timer in snapshot.timers
         }
-        self.delays |= {f"{timer.id}@{timer.due}": self.delays[timer.id] for timer in snapshot.timers}
         return [effect.type for effect in snapshot.effects]
 
     def _compare(self, snapshot: Snapshot, actions: list[str], expected: Data) -> None:
