@@ -298,6 +298,7 @@ class StoreConformance:
         after: tuple[str, str] | None = None
         while page := await store.list_workflows(after=after, limit=7):
             assert len(page) <= 7
+            assert after is None or after < (page[0].scope, page[0].handle)
             seen += [(each.scope, each.handle) for each in page]
             after = seen[-1]
         assert seen == names

@@ -65,6 +65,7 @@ def test_every_field_of_a_step_is_demanded():
         ("", "snapshot", "draft", "must be an object, found str"),
         ("", "updated_at", "2026-01-01", "must be a finite number, found str"),
         ("", "updated_at", False, "must be a finite number, found bool"),
+        ("", "due", "soon", "must be a finite number or null, found str"),
         ("", "claim", "mine", "must be a claim or null, found str"),
         ("", "last", [], "must be a step or null, found list"),
         ("claim", "event", 7, "must be Unicode text or null, found int"),
@@ -180,6 +181,7 @@ workflows = st.builds(
     updated_at=numbers,
     claim=st.none() | claims,
     last=st.none() | lasts,
+    due=st.none() | numbers,
 )
 steps = st.builds(
     Step,

@@ -327,6 +327,20 @@ async def test_lists_come_out_of_an_index(
     assert "TEMP B-TREE" not in plan
 
 
+async def test_the_next_timers_cost_per_timer_asked_for(store: SqliteStore, tmp_path: Path):
+    path = tmp_path / "workflows.db"
+    await _many(store, range(1), ["draft"])
+    assert "USING COVERING INDEX workflow_due" in (plan := _plan(path, engine._NEXT_DUE, (5,)))
+    assert "TEMP B-TREE" not in plan
+    for number in range(10):
+        await store.write(workflow(handle=f"t{number}", due=float(number)), expected_version=0)
+    few = _steps(path, engine._NEXT_DUE, (5,))
+    await _many(store, range(1, 1000), ["draft"])
+    for number in range(10, 60):
+        await store.write(workflow(handle=f"t{number}", due=float(number)), expected_version=0)
+    assert _steps(path, engine._NEXT_DUE, (5,)) == few
+
+
 async def test_finding_and_history_search_an_index(store: SqliteStore, tmp_path: Path):
     await _many(store, range(10), ["draft"])
     path = tmp_path / "workflows.db"

@@ -39,7 +39,9 @@ WITH RECURSIVE used (state) AS (
 )
 SELECT state FROM used WHERE state IS NOT NULL
 """
-_NEXT_DUE = "SELECT due, scope, handle FROM workflow WHERE due IS NOT NULL ORDER BY due LIMIT ?"
+_NEXT_DUE = """
+SELECT due, scope, handle FROM workflow WHERE due IS NOT NULL ORDER BY due, scope, handle LIMIT ?
+"""
 _FIND = f"{_LIST} WHERE handle = ? ORDER BY scope LIMIT 100"
 _HISTORY = "SELECT record FROM step WHERE scope = ? AND handle = ? ORDER BY number DESC LIMIT ?"
 

@@ -25,7 +25,7 @@ CREATE TABLE workflow (
 CREATE INDEX workflow_state ON workflow (scope, state, handle);
 CREATE INDEX workflow_in_use ON workflow (scope, state, steps) WHERE steps > 0;
 CREATE INDEX workflow_handle ON workflow (handle, scope);
-CREATE INDEX workflow_due ON workflow (due) WHERE due IS NOT NULL;
+CREATE INDEX workflow_due ON workflow (due, scope, handle) WHERE due IS NOT NULL;
 CREATE INDEX workflow_doubt ON workflow (scope, handle) WHERE doubtful_from IS NOT NULL;
 CREATE TABLE step (
     number INTEGER PRIMARY KEY,
