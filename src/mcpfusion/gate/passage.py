@@ -295,12 +295,14 @@ class Passages:
 
     def _last(self, ticket: Ticket, claim: Claim, answer: ToolResult, now: float) -> LastStep:
         keep = ticket.tool.policies.keep_result
-        kept = answer.to_wire() if keep else None
-        if kept is not None and len(json.dumps(kept)) > KEPT_RESULT_LIMIT:
-            _log.warning("the result of %r is too large to be kept for a repeat", ticket.tool.name)
-            kept = None
         return LastStep(
-            claim.call_id, claim.tool, claim.digest, claim.principal, now, kept, now + keep if keep else 0.0
+            claim.call_id,
+            claim.tool,
+            claim.digest,
+            claim.principal,
+            now,
+            _kept(ticket.tool.name, answer) if keep else None,
+            now + keep if keep else 0.0,
         )
 
     def _redacted(self, step: Step, ticket: Ticket, result: ToolResult) -> Step:
@@ -308,7 +310,7 @@ class Passages:
             return step
         try:
             arguments, kept = self._options.redact(ticket.tool.name, ticket.arguments, result)
-            json.dumps([arguments, kept])
+            json.dumps([arguments, kept], allow_nan=False)
         except Exception:
             _log.exception("the redaction hook failed; the history keeps nothing of this call")
             return step
@@ -371,6 +373,20 @@ class Passages:
         event = self._waiting.pop((ticket.scope, ticket.handle), None)
         if event:
             event.set()
+
+
+def _kept(tool: str, answer: ToolResult) -> dict[str, Any] | None:
+    """Return the result as it is kept for a repeat, None when it cannot be: the step counts all the same."""
+    wire = answer.to_wire()
+    try:
+        size = len(json.dumps(wire, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        _log.exception("the result of %r is no JSON and cannot be kept for a repeat", tool)
+        return None
+    if size > KEPT_RESULT_LIMIT:
+        _log.warning("the result of %r is too large to be kept for a repeat", tool)
+        return None
+    return wire
 
 
 def _message(result: ToolResult) -> str:
