@@ -114,19 +114,33 @@ def as_block(value: Any) -> dict[str, Any] | None:
 
     A `type` alone does not make a block. What the specification requires of that type must be there too, so that
     a user's own `{"type": "image", "id": 7}` stays data.
+
+    Raises:
+        ResultError: It is one, and holds something that is not JSON.
     """
     is_mapping = isinstance(value, Mapping)
     kind: Any = cast(Mapping[str, Any], value).get("type") if is_mapping else getattr(value, "type", None)
     required = _REQUIRED.get(kind) if isinstance(kind, str) else None
     if required is None or not (is_mapping or hasattr(value, "model_dump")):
         return None
-    block: dict[str, Any] = (
-        dict(cast(Mapping[str, Any], value))
-        if is_mapping
-        else value.model_dump(by_alias=True, mode="json", exclude_none=True)
-    )
+    try:
+        block = _plain_block(cast(Mapping[str, Any], value)) if is_mapping else _dumped_block(value)
+    except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
+        raise ResultError(f"a content block is not JSON: {error}") from error
     if not all(isinstance(block.get(key), of) for key, of in required):
         return None
     if kind == "text":
         block["text"] = _sendable(block["text"])
     return block
+
+
+def _plain_block(value: Mapping[str, Any]) -> dict[str, Any]:
+    # The payload, which may be large, is text; only what else there is can be something that is not JSON.
+    rest = {key: member for key, member in value.items() if not isinstance(member, str)}
+    if not rest:
+        return dict(value)
+    return {**value, **structured_result(to_jsonable_python(rest, inf_nan_mode="null")).structured}
+
+
+def _dumped_block(value: Any) -> dict[str, Any]:
+    return value.model_dump(by_alias=True, mode="json", exclude_none=True)
