@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from mcpfusion.actions.action import Action
 from mcpfusion.actions.context import Context, WorkflowView
-from mcpfusion.actions.errors import ArgumentsError, InputRequired, ResultError, ToolError
+from mcpfusion.actions.errors import ArgumentsError, InputRequired, ToolError
 from mcpfusion.actions.middleware import Call, CallNext, Middleware, compose
 from mcpfusion.actions.registry import ActionRegistry
 from mcpfusion.actions.results import ToolResult, error_result
@@ -225,11 +225,10 @@ class Calling:
             raise
         except BaseException as error:
             return _raised(call, error)
-        wire: dict[str, Any] = (
-            result.model_dump(by_alias=True, mode="json", exclude_none=True)
-            if isinstance(result, BaseModel)
-            else dict(result or {})
-        )
+        try:
+            wire = _wire_of(result)
+        except Exception:
+            return _unshowable(call, result)
         if "content" not in wire or wire.get("resultType") == "input_required":
             # Questions, and answers of extensions, belong to the server; neither is a success of this step.
             raise BaseInputRequired(wire)
@@ -258,15 +257,22 @@ async def _run_action(action: Action, call: Call) -> Outcome:
         return _raised(call, error)
     try:
         result = action.signature.encode(value)
-    except ResultError:
-        # The handler has done its work: the step counts, although its answer cannot be shown.
-        _log.exception("the result of %r does not fit its return type", call.tool)
-        return Outcome(
-            error_result("RESULT_INVALID", f"'{call.tool}' was carried out, but its result cannot be shown."),
-            True,
-            value,
-        )
+    except Exception:
+        return _unshowable(call, value)
     return Outcome(result, not result.is_error, value)
+
+
+def _wire_of(result: Any) -> dict[str, Any]:
+    if isinstance(result, BaseModel):
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return dict(result or {})
+
+
+def _unshowable(call: Call, value: Any) -> Outcome:
+    """The handler has done its work: the step counts, although its answer cannot be shown."""
+    _log.exception("the result of %r is not what it promises, or no JSON", call.tool)
+    said = f"'{call.tool}' was carried out, but its result cannot be shown."
+    return Outcome(error_result("RESULT_INVALID", said), True, value)
 
 
 def _raised(call: Call, error: BaseException) -> Outcome:
