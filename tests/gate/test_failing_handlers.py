@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client
+from mcp_types import TextContent
 
 from mcpfusion import Context, Fusion, ToolError, ToolResult
 from mcpfusion.stores.memory import MemoryStore
@@ -164,14 +165,42 @@ async def test_an_error_that_is_returned_moves_nothing(mode: str) -> None:
     assert await shop.code(mode) == "OK"
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_a_result_that_cannot_be_shown_counts_all_the_same(mode: str) -> None:
-    async def handler() -> Any:
-        return {"rate": float("nan"), "lock": threading.Lock()}
+class Unprintable:
+    """Looks like a content block, and cannot be written down."""
 
-    shop = Shop(handler, keep_result=60)
-    assert await shop.code(mode) == "RESULT_INVALID"
+    type = "text"
+
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        raise KeyError(SECRET)
+
+
+UNSHOWABLE = {
+    "a lock": {"lock": threading.Lock()},
+    "an object of its own": Unprintable(),
+    "a block with an object": TextContent(type="text", text="t", _meta={"x": object()}),
+    "a plain block with an object": {"type": "text", "text": "t", "_meta": {"x": object()}},
+    "blocks": [{"type": "text", "text": "t"}, Unprintable()],
+    "a generator": (each for each in ()),
+}
+
+
+@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize("keep_result", [None, 60])
+@pytest.mark.parametrize("value", UNSHOWABLE.values(), ids=UNSHOWABLE)
+async def test_a_result_that_cannot_be_shown_counts_all_the_same(
+    value: Any, keep_result: float | None, mode: str
+) -> None:
+    async def handler() -> Any:
+        return value
+
+    shop = Shop(handler, **({"keep_result": keep_result} if keep_result else {}))
+    result = await shop.call(mode)
+    assert result.structured_content == {
+        "code": "RESULT_INVALID",
+        "message": "'payment.capture' was carried out, but its result cannot be shown.",
+    }
     assert await shop.standing() == ("paid", 1, False)
+    assert await shop.code(mode) == ("ALREADY_DONE" if keep_result is None else "RESULT_INVALID")
     assert shop.runs == 1
 
 
