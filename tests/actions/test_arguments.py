@@ -233,6 +233,14 @@ def test_a_long_value_is_not_repeated() -> None:
     assert "\n\\n: expected" in text
 
 
+def test_a_value_of_40_characters_is_repeated_and_one_of_41_is_not() -> None:
+    def fn(n: int) -> None: ...
+
+    assert problems(fn, n="x" * 40) == [f'n: expected an integer; got the string "{"x" * 40}"']
+    assert problems(fn, n="x" * 41) == ["n: expected an integer; got a string of length 41"]
+    assert problems(fn, n="a\nb") == ["n: expected an integer; got a string of length 3"]
+
+
 def test_many_bad_fields_are_counted_from_the_51st_on() -> None:
     def fn(items: list[int]) -> None: ...
 

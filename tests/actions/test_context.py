@@ -147,6 +147,11 @@ async def test_a_client_that_cannot_be_asked() -> None:
     assert "elicitation" in error.value.message
 
 
+async def test_nobody_is_asked_unless_somebody_says_that_they_can_be() -> None:
+    with pytest.raises(ToolError, match="elicitation"):
+        await Context(tool="a.b").elicit("Sure?", Confirm)
+
+
 async def test_an_answer_that_is_there_counts_even_if_the_client_cannot_be_asked_again() -> None:
     need = await key_of("Sure?", Confirm)
     ctx = context(can_elicit=False, answers={need.key: {"action": "decline"}})
@@ -176,6 +181,16 @@ async def test_every_kind_of_field_becomes_a_primitive_of_the_specification() ->
     assert (properties["day"]["format"], properties["at"]["format"]) == ("date", "date-time")
     assert properties["mail"]["format"] == "email"
     assert "default" not in properties["note"]
+
+
+async def test_a_title_that_somebody_wrote_stays() -> None:
+    class Titled(BaseModel):
+        box: Size = Field(title="Size of the box")
+        bag: Size
+
+    properties = (await key_of("?", Titled)).schema["properties"]
+    assert properties["box"] == {"type": "string", "title": "Size of the box", "enum": ["s", "l"]}
+    assert properties["bag"] == {"type": "string", "enum": ["s", "l"]}
 
 
 async def test_what_a_form_cannot_say_is_checked_on_the_answer() -> None:
@@ -323,6 +338,18 @@ class Opaque(BaseModel):
         (str, r"str cannot be asked for: a question needs named fields"),
         (Annotated[int, "x"], r"cannot be asked for"),
         ({"type": "string"}, r"schema cannot be asked for: a question needs named fields"),
+        (
+            {"type": "object", "properties": {"a": {"type": "array", "items": {"anyOf": [{"title": "x"}]}}}},
+            r"schema\.a: elicitation asks for lists of choices",
+        ),
+        (
+            {"type": "object", "properties": {"a": {"type": "array", "items": {"anyOf": ["const"]}}}},
+            r"schema\.a: elicitation asks for lists of choices",
+        ),
+        (
+            {"type": "object", "properties": {"a": {"type": "array"}}},
+            r"schema\.a: elicitation asks for lists of choices",
+        ),
         ({"type": "object", "properties": {"a": {"type": "object"}}}, r"schema\.a: elicitation asks for"),
         ({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}, r"schema\.a: elicitation asks for"),
     ],

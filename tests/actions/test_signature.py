@@ -7,6 +7,7 @@ import enum
 import functools
 import inspect
 import json
+import sys
 import threading
 import typing
 import uuid
@@ -363,6 +364,31 @@ def test_a_typeddict_of_typing_works_on_every_python() -> None:
     assert read.output_schema is not None
     assert read.output_schema["required"] == ["inner"]
     assert read.encode(outer).structured == outer
+
+
+class Loop(typing.TypedDict):
+    next: typing.NotRequired[Loop]
+
+
+def test_a_recursive_typeddict_works_or_is_refused_with_its_parameter() -> None:
+    def fn(loop: Loop) -> None: ...
+
+    if sys.version_info >= (3, 12):
+        assert signature(fn).validate({"loop": {"next": {}}}) == {"loop": {"next": {}}}
+    else:
+        with pytest.raises(RegistrationError, match=r"parameter 'loop'.*typing_extensions\.TypedDict"):
+            signature(fn)
+
+
+def test_types_local_to_a_class_body_resolve() -> None:
+    class Outer:
+        class Inner(BaseModel):
+            n: int
+
+        @ActionBuilder("action", "a.b").handle
+        def act(item: Inner) -> None: ...  # type: ignore[misc]  # pyright: ignore[reportSelfClsParameterName]
+
+    assert Outer.act.signature.takes("item")
 
 
 def test_a_typeddict_of_typing_extensions_works_too() -> None:

@@ -25,15 +25,15 @@ class PlainSchema(GenerateJsonSchema):
 class NamesOf:
     """The names that a function's annotations may use.
 
-    These are the names of its module, of its closure, and of the function that is running to define it, where the
-    types of an example or of a test live.
+    These are the names of its module, of its closure, and of the function or class body that is running to define
+    it, where the types of an example or of a test live.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._globals: dict[str, Any] = getattr(fn, "__globals__", {})
         self._locals: dict[str, Any] = {}
         code: Any = getattr(fn, "__code__", None)
-        if code is None or "<locals>" not in getattr(fn, "__qualname__", ""):
+        if code is None:
             return
         frame = inspect.currentframe()
         while frame is not None and code not in frame.f_code.co_consts:

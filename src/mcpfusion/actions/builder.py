@@ -167,7 +167,10 @@ class ActionBuilder:
         return self._with_value("on_doubt", self._choice("on_doubt", policy, ("hold", "retry")))
 
     def on_cancel(self, policy: OnCancel) -> Self:
-        """Say what happens to a claimed step whose caller has gone: `finish` it (the default) or `release` it."""
+        """Say what happens to a claimed step whose caller has gone: `finish` it (the default) or `release` it.
+
+        To release it its handler is cancelled. A plain function in its thread cannot be, and always finishes.
+        """
         return self._with_value("on_cancel", self._choice("on_cancel", policy, ("finish", "release")))
 
     def keep_result(self, seconds: float) -> Self:

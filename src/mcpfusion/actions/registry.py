@@ -10,6 +10,7 @@ from .errors import RegistrationError
 
 if TYPE_CHECKING:
     from mcpfusion.gate.gate import StateMachineGate
+    from mcpfusion.swarm.gateway import SwarmGateway
     from mcpfusion.wire.attachment import Attachment, Store
 
     from .middleware import Middleware
@@ -92,6 +93,7 @@ class ActionRegistry:
         fsm: "StateMachineGate | None" = None,
         fsm_store: "Store" = "memory://",
         middleware: "Iterable[Middleware]" = (),
+        swarm_gateway: "SwarmGateway | None" = None,
         **options: Any,
     ) -> "Attachment":
         """Add the actions to a server. The tools, resources and prompts it has already stay.
@@ -101,6 +103,7 @@ class ActionRegistry:
             fsm: The gate that the actions' states belong to.
             fsm_store: Where workflows are kept: a URL, or a store of one's own.
             middleware: Async callables around every call, the first one outermost.
+            swarm_gateway: Takes the handoffs that actions return.
             options: How to gate, see `mcpfusion.wire.attachment.GateOptions`.
 
         Raises:
@@ -116,4 +119,5 @@ class ActionRegistry:
             store=fsm_store,
             middleware=middleware,
             options=options_of(**options),
+            gateway=swarm_gateway,
         )

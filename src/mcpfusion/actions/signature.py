@@ -45,10 +45,12 @@ class Signature:
     Attributes:
         input_schema: JSON Schema (2020-12) of the arguments; unknown ones are refused.
         output_schema: JSON Schema of the structured content, or None when the return type promises none.
+        cancellable: Whether the handler is stopped by a cancellation; a plain function in its thread is not.
     """
 
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
+    cancellable: bool
     _validator: SchemaValidator = field(repr=False)
     _encode: Callable[[Any], ToolResult] = field(repr=False)
     _call: Callable[[dict[str, Any]], Awaitable[Any]] = field(repr=False)
@@ -67,6 +69,7 @@ class Signature:
         return Signature(
             input_schema=_input_schema(arguments, parameters, name),
             output_schema=output.schema,
+            cancellable=_is_async(fn),
             # The adapter around it costs as much again at each call.
             _validator=cast(SchemaValidator, arguments.validator),
             _encode=output.encode,
@@ -303,6 +306,4 @@ def _caller(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], Awaitable[Any]
 def _is_async(fn: Any) -> bool:
     while isinstance(fn, functools.partial):
         fn = cast("functools.partial[Any]", fn).func
-    return inspect.iscoroutinefunction(fn) or (
-        not inspect.isroutine(fn) and inspect.iscoroutinefunction(type(fn).__call__)
-    )
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
