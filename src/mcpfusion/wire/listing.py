@@ -1,8 +1,6 @@
 """The menu on the wire: `tools/list`, built once for each menu and never per request."""
 
 import base64
-import binascii
-import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -87,6 +85,7 @@ class Listing:
             definition = self._gated(definition_of(action, name))
             self._own.append((definition, action.compact_description))
         self._order = {definition["name"]: place for place, (definition, _) in enumerate(self._own)}
+        self._cursors = {_cursor_after(name): place for name, place in self._order.items()}
 
     @property
     def own_only(self) -> bool:
@@ -155,17 +154,17 @@ class Listing:
             "cacheScope": "private",
         }
         if start + self._page_size < len(tools):
-            result["nextCursor"] = _encode(page[-1]["name"])
+            result["nextCursor"] = _cursor_after(page[-1]["name"])
         return result
 
     def _start(self, tools: Sequence[Definition], cursor: str) -> int:
         if not cursor:
             return 0
-        after = _decode(cursor)
         # The tool may have left the menu since; its place in the whole list still says where to go on.
-        if after not in self._order:
+        after = self._cursors.get(cursor)
+        if after is None:
             raise MCPError(types.INVALID_PARAMS, "Invalid cursor")
-        return sum(self._order[tool["name"]] <= self._order[after] for tool in tools)
+        return sum(self._order[tool["name"]] <= after for tool in tools)
 
     def _shown(self, definition: Definition, compact: str | None, menu: Menu | None) -> Definition | None:
         bound = self._bound(definition["name"])
@@ -183,7 +182,9 @@ class Listing:
         params = types.PaginatedRequestParams(cursor=cursor, _meta=ctx.meta)
         result = _dumped(await self._base.handler(ctx, params))
         self._base_schemas |= {tool["name"]: tool["inputSchema"] for tool in result["tools"]}
-        tools = [self._gated(tool) for tool in cast(Iterable[Definition], result["tools"])]
+        found = cast(Iterable[Definition], result["tools"])
+        # A call by the name of one of our tools reaches ours, so that only ours is shown.
+        tools = [self._gated(tool) for tool in found if tool["name"] not in self._order]
         shown = [self._shown(tool, None, menu) for tool in tools]
         gated = {"tools": [tool for tool in shown if tool is not None], "ttlMs": 0, "cacheScope": "private"}
         more = {"nextCursor": _BASE + result["nextCursor"]} if result.get("nextCursor") is not None else {}
@@ -202,15 +203,8 @@ def _dumped(result: Any) -> dict[str, Any]:
     )
 
 
-def _encode(name: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps(name).encode()).decode()
-
-
-def _decode(cursor: str) -> str:
-    try:
-        return str(json.loads(base64.urlsafe_b64decode(cursor.encode())))
-    except (ValueError, binascii.Error):
-        raise MCPError(types.INVALID_PARAMS, "Invalid cursor") from None
+def _cursor_after(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode()
 
 
 def cursor_of(ctx: RequestContext) -> str | None:
