@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mcpfusion.gate.identity import Identity
     from mcpfusion.machine import Machine, MachineConfigError, UnknownStateError
     from mcpfusion.stores.protocol import FsmSnapshot, FsmStateStore, VersionedFsmStateStore
+    from mcpfusion.swarm.handoffs import handoff
     from mcpfusion.wire.gating import gate_server
 
 _HOMES = {
@@ -46,6 +47,7 @@ _HOMES = {
     "VersionedFsmStateStore": "stores.protocol",
     "WorkflowView": "actions.context",
     "gate_server": "wire.gating",
+    "handoff": "swarm.handoffs",
 }
 
 __all__ = [
@@ -74,6 +76,7 @@ __all__ = [
     "WorkflowView",
     "__version__",
     "gate_server",
+    "handoff",
 ]
 
 

@@ -17,6 +17,7 @@ from mcpfusion.machine import Machine
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from mcpfusion.swarm.gateway import SwarmGateway
     from mcpfusion.wire.attachment import Store
     from mcpfusion.wire.server import FusionServer
 
@@ -119,6 +120,7 @@ class Fusion:
         middleware: Iterable[Middleware] = (),
         auth: Any = None,
         token_verifier: Any = None,
+        swarm_gateway: "SwarmGateway | None" = None,
         **options: Any,
     ) -> "FusionServer":
         """Make a server of the actions.
@@ -131,6 +133,7 @@ class Fusion:
             middleware: Async callables around every call, the first one outermost.
             auth: The SDK's `AuthSettings`, for a new server over HTTP.
             token_verifier: The SDK's `TokenVerifier` that goes with it.
+            swarm_gateway: Takes the handoffs that actions return.
             options: How to gate: `state_handle_key`, `access`, `single_tenant`, `time_limit`, `conflict_wait`, ...,
                 see `mcpfusion.wire.attachment.GateOptions`.
 
@@ -148,5 +151,6 @@ class Fusion:
             middleware=list(middleware),
             auth=auth,
             token_verifier=token_verifier,
+            gateway=swarm_gateway,
             options=options,
         )

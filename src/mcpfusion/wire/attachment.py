@@ -1,8 +1,8 @@
 """Attaching actions and a gate to a server: the handlers it gets, and what they share."""
 
 import logging
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,9 +27,14 @@ from mcpfusion.gate.plain import PlainStore
 from mcpfusion.gate.workflows import Moved, StoreUnavailable, Workflows
 from mcpfusion.stores import open_store
 from mcpfusion.stores.protocol import FsmStateStore, VersionedFsmStateStore
+from mcpfusion.swarm.clearance import GatewayClearance
+from mcpfusion.swarm.errors import HandoffAuthError
+from mcpfusion.swarm.gateway import LIST_ACT, SwarmGateway
+from mcpfusion.swarm.tokens import Delegation
 from mcpfusion.wire.audience import Audience, Listener
 from mcpfusion.wire.calling import Calling, Gated
-from mcpfusion.wire.listening import Listening, bus_of
+from mcpfusion.wire.handover import Handover
+from mcpfusion.wire.listening import Listening, Send, bus_of
 from mcpfusion.wire.listing import Listing, cursor_of, ready
 from mcpfusion.wire.lowlevel import lowlevel_of
 from mcpfusion.wire.request import (
@@ -37,6 +42,7 @@ from mcpfusion.wire.request import (
     connection_of,
     current_request,
     has_session,
+    headers_of,
     identity_of,
     session_handles,
 )
@@ -48,6 +54,7 @@ Store = str | VersionedFsmStateStore | FsmStateStore
 
 PAGE_SIZE = 250
 _ATTACHED = "_mcpfusion_attachment"
+_HEARING_KEY = "io.mcpfusion/hearing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,7 @@ class Attachment:
         store: Store,
         middleware: Sequence[Middleware],
         options: GateOptions,
+        gateway: SwarmGateway | None = None,
     ) -> None:
         self.lowlevel: Server[Any] = lowlevel_of(server)
         if hasattr(self.lowlevel, _ATTACHED):
@@ -102,6 +110,8 @@ class Attachment:
         self._users = 0
         self.carries_handles = bool(options.state_handle_key or (self.bindings and self.bindings.minting))
         self._gated = self._build_gate(store) if self.bindings else None
+        self._handover = Handover(gateway, options.page_size) if gateway else None
+        self._clearances = [layer for layer in middleware if isinstance(layer, GatewayClearance)]
         self._install(tuple(middleware))
         setattr(self.lowlevel, _ATTACHED, self)
 
@@ -150,7 +160,7 @@ class Attachment:
         )
         key = gated.handle_key if gated else None
         self._listing = Listing(self._registry, self.bindings, key, base_list, self.options.page_size)
-        self._calling = Calling(self._registry, gated, base_call, middleware, self._takes)
+        self._calling = Calling(self._registry, gated, base_call, middleware, self._takes, self._handover)
         server.add_request_handler("tools/list", types.PaginatedRequestParams, self._list)
         server.add_request_handler("tools/call", types.CallToolRequestParams, self._calling)
         if self._base_schema is not None or base_list is None:
@@ -159,21 +169,30 @@ class Attachment:
             security = self.options.request_state_security or RequestStateSecurity.ephemeral()
             server.middleware.append(RequestStateBoundary(security, default_audience=server.name))
         server.middleware.append(self._shortcut)
-        if gated:
-            bus = bus_of(server.get_request_handler("subscriptions/listen"))
-            listening = Listening(self._audience, bus, self._listener)
+        if self._changes:
+            listening = Listening(bus_of(server.get_request_handler("subscriptions/listen")), self._listen)
             server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, listening)
         server.lifespan = self._lifespan(server.lifespan)
 
+    @property
+    def _changes(self) -> bool:
+        """Whether what a caller may see can change."""
+        return self._gated is not None or self._handover is not None
+
+    @property
+    def _pages_ready(self) -> bool:
+        """Whether a list is the same for all callers with the same menu, so that its pages are built once."""
+        return self._listing.own_only and self._handover is None and not self._clearances
+
     async def _shortcut(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Answer a list that is all ours from pages built before; advertise `listChanged` in the handshake."""
-        if ctx.method == "tools/list" and ctx.request_id is not None and self._listing.own_only and ready(ctx):
+        if ctx.method == "tools/list" and ctx.request_id is not None and self._pages_ready and ready(ctx):
             cursor = cursor_of(ctx)
             if cursor is not None:
                 page = self._listing.page(await self._menu(ctx), ctx.protocol_version, cursor)
                 return self._stamped(page, ctx.protocol_version)
         result = await call_next(ctx)
-        if ctx.method == "initialize" and self._gated and isinstance(result, dict):
+        if ctx.method == "initialize" and self._changes and isinstance(result, dict):
             capabilities = dict(result.get("capabilities") or {})
             return {**result, "capabilities": {**capabilities, "tools": {"listChanged": True}}}
         return result
@@ -184,7 +203,45 @@ class Attachment:
         return {**page, "_meta": {types.SERVER_INFO_META_KEY: self.lowlevel.server_info_stamp}}
 
     async def _list(self, ctx: RequestContext, params: types.PaginatedRequestParams) -> dict[str, Any]:
-        return await self._listing.list(ctx, await self._menu(ctx), params.cursor or "")
+        cursor = params.cursor or ""
+        delegation = await self._cleared(ctx)
+        if self._handover is None:
+            return await self._listing.list(ctx, await self._menu(ctx), cursor)
+        conversation = self._handover.conversation(ctx, identity_of(ctx), delegation)
+        if conversation is not None:
+            if has_session(ctx):
+                self._hear(ctx, conversation)
+            page = await self._handover.page(conversation, cursor)
+            if page is not None:
+                return page
+        result = await self._listing.list(ctx, await self._menu(ctx), cursor)
+        if "nextCursor" not in result:
+            result["tools"] = [*result["tools"], *await self._handover.beside(conversation)]
+        return result
+
+    async def _cleared(self, ctx: RequestContext) -> Delegation | None:
+        """Demand clearance for the list where the server demands it for its calls.
+
+        Raises:
+            MCPError: There is no valid delegation.
+        """
+        delegation = None
+        for layer in self._clearances:
+            if layer.covers_list:
+                try:
+                    delegation = await layer.check(headers_of(ctx), dict(ctx.meta or {}), LIST_ACT)
+                except HandoffAuthError:
+                    message = "FORBIDDEN: this server shows its tools to its gateway only"
+                    raise MCPError(types.INVALID_REQUEST, message) from None
+        return delegation
+
+    def _hear(self, ctx: RequestContext, conversation: str) -> None:
+        """Tell a session from now on when its conversation's list changed."""
+        assert self._handover is not None
+        connection = connection_of(ctx)
+        if _HEARING_KEY not in connection.state:
+            connection.state[_HEARING_KEY] = True
+            connection.exit_stack.callback(self._handover.listen(conversation, _sender(ctx)))
 
     async def _menu(self, ctx: RequestContext) -> Menu | None:
         """Return the caller's menu, and note what his session has been shown."""
@@ -200,28 +257,35 @@ class Attachment:
         return menu
 
     def _session_listener(self, ctx: RequestContext, identity: Identity, scope: str, menu: Menu) -> Listener:
-        connection, session = connection_of(ctx), ctx.session
-
-        async def send() -> None:
-            request = current_request.get()
-            related = None
-            if request is not None and connection_of(request) is connection and request.session.can_send_request:
-                related = request.request_id  # the stream this client is reading right now
-            channel = request.session if request is not None and related is not None else session
-            await channel.send_notification(types.ToolListChangedNotification(), related_request_id=related)
-
+        connection = connection_of(ctx)
         connection.exit_stack.callback(self._audience.forget, id(connection))
-        return Listener(identity, scope, send, menu, session_handles(ctx))
+        return Listener(identity, scope, _sender(ctx), menu, session_handles(ctx))
 
-    async def _listener(self, ctx: RequestContext) -> Listener:
-        async def nothing_yet() -> None:
-            return None
-
+    async def _listen(self, ctx: RequestContext, send: Send) -> Callable[[], None]:
+        """Tell a listen stream from now on when its caller's list changed; returns what ends that."""
+        ends: list[Callable[[], None]] = []
         identity = identity_of(ctx)
-        with _untold():
-            listener = Listener(identity, scope_of(self.options.access, identity), nothing_yet)
-            await self._audience.listen(listener)
-        return listener
+        if self._gated is not None:
+            with _untold():
+                listener = Listener(identity, scope_of(self.options.access, identity), send)
+                await self._audience.listen(listener)
+            ends.append(partial(self._audience.leave, listener))
+        if self._handover is not None:
+            conversation = self._handover.conversation(ctx, identity, await self._delegation(ctx))
+            if conversation is not None:
+                ends.append(self._handover.listen(conversation, send))
+
+        def leave() -> None:
+            for end in ends:
+                end()
+
+        return leave
+
+    async def _delegation(self, ctx: RequestContext) -> Delegation | None:
+        for layer in self._clearances:
+            with suppress(HandoffAuthError):
+                return await layer.check(headers_of(ctx), dict(ctx.meta or {}), LIST_ACT)
+        return None
 
     async def _named(self, ctx: RequestContext, handle: str) -> None:
         await self._audience.named(id(connection_of(ctx)), handle)
@@ -248,13 +312,21 @@ class Attachment:
             self.reopen()
             try:
                 context: AbstractAsyncContextManager[Any] = inner(server)
-                async with context as state, self._timers():
+                async with context as state, self._timers(), self._swarm():
                     yield state
             finally:
                 self._users -= 1
                 await self._close()
 
         return lifespan
+
+    @asynccontextmanager
+    async def _swarm(self) -> AsyncGenerator[None]:
+        if self._handover is None:
+            yield
+            return
+        async with self._handover.gateway:
+            yield
 
     @asynccontextmanager
     async def _timers(self) -> AsyncGenerator[None]:
@@ -279,8 +351,23 @@ class Attachment:
             self.use_store(self._url)
 
 
+def _sender(ctx: RequestContext) -> Send:
+    """Return what tells a session that its list changed: on the stream it is reading right now, or on its own."""
+    connection, session = connection_of(ctx), ctx.session
+
+    async def send() -> None:
+        request = current_request.get()
+        related = None
+        if request is not None and connection_of(request) is connection and request.session.can_send_request:
+            related = request.request_id
+        channel = request.session if request is not None and related is not None else session
+        await channel.send_notification(types.ToolListChangedNotification(), related_request_id=related)
+
+    return send
+
+
 @contextmanager
-def _untold() -> Iterator[None]:
+def _untold() -> Generator[None]:
     """Tell the client nothing of why a menu cannot be worked out; the log knows."""
     try:
         yield
@@ -307,6 +394,7 @@ def attach(
     store: Store = "memory://",
     middleware: Iterable[Middleware] = (),
     options: GateOptions | None = None,
+    gateway: SwarmGateway | None = None,
 ) -> Attachment:
     """Give a server actions, a gate or both. Tools, resources and prompts it has already stay.
 
@@ -319,7 +407,7 @@ def attach(
         TypeError: The server is of no kind that can be attached to.
     """
     registry = actions if actions is not None else ActionRegistry()
-    return Attachment(server, registry, gate, store, list(middleware), options or GateOptions())
+    return Attachment(server, registry, gate, store, list(middleware), options or GateOptions(), gateway)
 
 
 def options_of(**given: Any) -> GateOptions:

@@ -33,6 +33,9 @@ from mcpfusion.gate.identity import (
 )
 from mcpfusion.gate.menu import Menus
 from mcpfusion.gate.passage import Outcome, Passages, Ticket
+from mcpfusion.swarm.errors import HandoffError
+from mcpfusion.swarm.handoffs import Handoff
+from mcpfusion.wire.handover import Handover
 from mcpfusion.wire.request import (
     RequestContext,
     can_elicit,
@@ -80,6 +83,7 @@ class Calling:
 
     Args:
         takes: Whether a tool that is not ours takes an argument of that name itself.
+        handover: The gateway's part, or None without one.
     """
 
     def __init__(
@@ -89,7 +93,9 @@ class Calling:
         base: HandlerEntry[Any] | None,
         middleware: tuple[Middleware, ...],
         takes: Callable[[RequestContext, str, str], Awaitable[bool]],
+        handover: Handover | None = None,
     ) -> None:
+        self._handover = handover
         self._registry = registry
         self._gated = gated
         self._base = base
@@ -106,8 +112,8 @@ class Calling:
             MCPError: No such tool, or what a tool of the server raised as a protocol error.
         """
         action = self._registry.get(params.name)
-        if action is None and self._base is None:
-            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:128]}")
+        if self._handover is None:
+            self._check_known(params.name)
         request = _Request(ctx, params, identity_of(ctx), Rounds.of(params))
         tokens = current_request.set(ctx), _current.set(request)
         try:
@@ -143,7 +149,17 @@ class Calling:
             result = _internal(request.params.name)
         return _complete(result)
 
+    def _check_known(self, tool: str) -> None:
+        if self._registry.get(tool) is None and self._base is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {tool[:128]}")
+
     async def _dispatch(self, call: Call) -> ToolResult:
+        if self._handover is not None:
+            request = _current.get()
+            taken = await self._handover.take(request.ctx, request.identity, request.params, call)
+            if taken is not None:
+                return taken
+            self._check_known(call.tool)
         return await (self._own[call.tool] if call.action else self._admit)(call)
 
     async def _admit(self, call: Call) -> ToolResult:
@@ -210,7 +226,32 @@ class Calling:
         return call.action.signature.takes(name) if call.action else await self._takes(ctx, call.tool, name)
 
     async def _run(self, call: Call) -> Outcome:
-        return await (_run_action(call.action, call) if call.action else self._run_base(call))
+        return await (self._run_action(call.action, call) if call.action else self._run_base(call))
+
+    async def _run_action(self, action: Action, call: Call) -> Outcome:
+        """Run a handler. What it raises reaches the client only where it is a `ToolError`."""
+        try:
+            value = await action.signature.call(dict(call.arguments), call.context)
+        except BaseException as error:
+            return _raised(call, error)
+        if isinstance(value, Handoff):
+            return await self._hand_over(value, call)
+        try:
+            result = action.signature.encode(value)
+        except Exception:
+            return _unshowable(call, value)
+        return Outcome(result, not result.is_error, value)
+
+    async def _hand_over(self, handoff: Handoff, call: Call) -> Outcome:
+        if self._handover is None:
+            message = f"'{call.tool}' hands the conversation over, but this server has no gateway."
+            return Outcome(error_result("NO_GATEWAY", message), False)
+        request = _current.get()
+        try:
+            result = await self._handover.activate(request.ctx, request.identity, call.context, handoff)
+        except HandoffError as error:
+            return Outcome(error_result(error.code, error.message), False)
+        return Outcome(result, True)
 
     async def _run_base(self, call: Call) -> Outcome:
         """Run a tool that the server had already, by the server's own handler."""
@@ -247,19 +288,6 @@ def _prepare(call: Call, extra: str | None) -> Call | ToolResult:
         except ArgumentsError as error:
             return _failed(error)
     return replace(call, arguments=arguments)
-
-
-async def _run_action(action: Action, call: Call) -> Outcome:
-    """Run a handler. What it raises reaches the client only where it is a `ToolError`."""
-    try:
-        value = await action.signature.call(dict(call.arguments), call.context)
-    except BaseException as error:
-        return _raised(call, error)
-    try:
-        result = action.signature.encode(value)
-    except Exception:
-        return _unshowable(call, value)
-    return Outcome(result, not result.is_error, value)
 
 
 def _wire_of(result: Any) -> dict[str, Any]:

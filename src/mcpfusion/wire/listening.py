@@ -1,6 +1,6 @@
 """`subscriptions/listen` (2026-07-28): a stream that hears when its own caller's menu changed."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import mcp_types as types
@@ -8,33 +8,34 @@ from mcp.server.lowlevel.server import HandlerEntry
 from mcp.server.subscriptions import ListenHandler, ServerEvent, SubscriptionBus, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
-from mcpfusion.wire.audience import Audience, Listener
 from mcpfusion.wire.request import RequestContext
 
 MAX_STREAMS = 1024
 """Listen streams a server holds at once."""
 
-Subscribe = Callable[[Listener], Callable[[], None]]
+Send = Callable[[], Awaitable[None]]
+Listen = Callable[[RequestContext, Send], Awaitable[Callable[[], None]]]
+"""Begins to tell a stream of its caller's changes; returns what ends that."""
 
 
 class _OneStream:
-    """The bus of a single listen stream: its own menu's changes, and whatever the server publishes itself."""
+    """The bus of a single listen stream: its own caller's changes, and whatever the server publishes itself."""
 
-    def __init__(self, listener: Listener | None, bus: SubscriptionBus | None) -> None:
-        self._listener = listener
+    def __init__(self, bus: SubscriptionBus | None) -> None:
         self._bus = bus
+        self._deliver: Callable[[ServerEvent], None] | None = None
+
+    async def changed(self) -> None:
+        """Tell the stream that its caller's list changed."""
+        if self._deliver is not None:
+            self._deliver(ToolsListChanged())
 
     async def publish(self, event: ServerEvent) -> None:
         """Nothing is published here; the events come from the audience and the server's own bus."""
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Deliver both sources to `listener`."""
-        if self._listener is not None:
-
-            async def send() -> None:
-                listener(ToolsListChanged())
-
-            self._listener.send = send
+        self._deliver = listener
         return (lambda: None) if self._bus is None else self._bus.subscribe(listener)
 
 
@@ -57,12 +58,9 @@ def bus_of(entry: HandlerEntry[Any] | None) -> SubscriptionBus | None:
 class Listening:
     """Serves `subscriptions/listen`."""
 
-    def __init__(
-        self, audience: Audience, bus: SubscriptionBus | None, listener: Callable[[RequestContext], Any]
-    ) -> None:
-        self._audience = audience
+    def __init__(self, bus: SubscriptionBus | None, listen: Listen) -> None:
         self._bus = bus
-        self._listener = listener
+        self._listen = listen
         self._open = 0
 
     async def __call__(
@@ -72,11 +70,13 @@ class Listening:
         if self._open >= MAX_STREAMS:
             raise MCPError(types.INTERNAL_ERROR, "Subscription limit reached")
         self._open += 1
-        listener = None
+        leave: Callable[[], None] | None = None
         try:
-            listener = await self._listener(ctx) if params.notifications.tools_list_changed else None
-            return await ListenHandler(_OneStream(listener, self._bus))(ctx, params)
+            stream = _OneStream(self._bus)
+            if params.notifications.tools_list_changed:
+                leave = await self._listen(ctx, stream.changed)
+            return await ListenHandler(stream)(ctx, params)
         finally:
             self._open -= 1
-            if listener is not None:
-                self._audience.leave(listener)
+            if leave is not None:
+                leave()

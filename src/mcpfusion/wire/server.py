@@ -17,6 +17,7 @@ from mcpfusion.wire.attachment import Attachment, Store, attach, options_of
 
 if TYPE_CHECKING:
     from mcpfusion.fusion import Fusion
+    from mcpfusion.swarm.gateway import SwarmGateway
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class FusionServer:
         middleware: Sequence[Middleware],
         auth: Any,
         token_verifier: Any,
+        gateway: "SwarmGateway | None",
         options: dict[str, Any],
     ) -> None:
         if base is not None and (auth is not None or token_verifier is not None):
@@ -61,6 +63,7 @@ class FusionServer:
             store=store,
             middleware=middleware,
             options=options_of(**options),
+            gateway=gateway,
         )
         self.lowlevel = self.attachment.lowlevel
 

@@ -1,0 +1,126 @@
+"""Clearance: what a specialist demands before it lets anybody see or call its tools."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mcpfusion.actions.middleware import Call, CallNext
+from mcpfusion.actions.results import ToolResult, error_result
+from mcpfusion.swarm.errors import HandoffAuthError
+from mcpfusion.swarm.keyring import Secrets
+from mcpfusion.swarm.sqlite_state import open_handoff_store, open_replay_store
+from mcpfusion.swarm.state import HandoffStateStore, ReplayStore
+from mcpfusion.swarm.tokens import MAX_LIFETIME, Act, Delegation, verify_delegation_token
+from mcpfusion.swarm.upstream import DELEGATION_HEADER
+
+_log = logging.getLogger(__name__)
+
+LIST_ACT = "tools/list"
+"""The act of a token that is for seeing the list."""
+
+
+class GatewayClearance:
+    """Middleware that lets a call through only with a valid delegation. Made by `require_gateway_clearance`."""
+
+    def __init__(
+        self,
+        secrets: Secrets,
+        *,
+        scope: str | None,
+        audience: str | None,
+        issuers: Sequence[str] | None,
+        store: HandoffStateStore | None,
+        replays: ReplayStore,
+        max_lifetime: float,
+        covers_list: bool,
+    ) -> None:
+        self._secrets = secrets
+        self._scope = scope
+        self._audience = audience
+        self._issuers = issuers
+        self._store = store
+        self._replays = replays
+        self._max_lifetime = max_lifetime
+        self.covers_list = covers_list
+
+    def __repr__(self) -> str:
+        return f"<GatewayClearance for {self._scope or 'any scope'}>"
+
+    async def __call__(self, call: Call, call_next: CallNext) -> ToolResult:
+        """Verify the delegation before anything else sees the call, its arguments included."""
+        context = call.context
+        try:
+            act = Act.of(call.tool, call.arguments)
+            delegation = await self.check(context.headers, context.meta, act)
+        except HandoffAuthError:
+            return error_result("FORBIDDEN", "this server takes calls from its gateway only.")
+        return await call_next(replace(call, context=context.again(handoff=delegation)))
+
+    async def check(self, headers: Mapping[str, str], meta: Mapping[str, Any], act: Act) -> Delegation:
+        """Return the delegation that a request carries.
+
+        Raises:
+            HandoffAuthError: There is none, or it is not accepted. The reason is logged.
+        """
+        try:
+            return await verify_delegation_token(
+                _token(headers, meta),
+                self._secrets,
+                scope=self._scope,
+                audience=self._audience,
+                issuers=self._issuers,
+                store=self._store,
+                replays=self._replays,
+                act=act,
+                max_lifetime=self._max_lifetime,
+            )
+        except HandoffAuthError as error:
+            _log.warning("clearance refused for %s: %s", act.tool[:128], error)
+            raise
+        except Exception as error:
+            _log.exception("clearance cannot be checked")
+            raise HandoffAuthError("INVALID_DELEGATION_TOKEN", "it cannot be checked now") from error
+
+
+def _token(headers: Mapping[str, str], meta: Mapping[str, Any]) -> str | None:
+    value = headers.get(DELEGATION_HEADER) or meta.get(DELEGATION_HEADER)
+    return value if isinstance(value, str) else None
+
+
+def require_gateway_clearance(
+    secret: "str | Sequence[str] | Secrets",
+    *,
+    scope: str | None = None,
+    audience: str | None = None,
+    issuers: Sequence[str] | None = None,
+    store: "str | HandoffStateStore | None" = None,
+    replays: "str | ReplayStore | None" = None,
+    max_lifetime: float = MAX_LIFETIME,
+    covers_list: bool = True,
+) -> GatewayClearance:
+    """Return middleware that demands a gateway's delegation for every call, and for the list of tools.
+
+    Args:
+        secret: Shared with the gateway; of several all are accepted.
+        scope: The specialist's own name in the gateway's registry.
+        audience: What a token's audience must be, where it has one.
+        issuers: The gateways that are accepted, by name; None accepts all that hold the secret.
+        store: Where large carried state is: a URL or a store, the same that the gateway was given.
+        replays: Where used tokens are marked; a URL shares the marks between the processes of one host.
+        max_lifetime: Longest lifetime of a token, in seconds.
+        covers_list: Also demanded for `tools/list`.
+
+    Raises:
+        ValueError: A secret shorter than 32 bytes, or a URL that names no store.
+    """
+    return GatewayClearance(
+        Secrets(secret),
+        scope=scope,
+        audience=audience,
+        issuers=issuers,
+        store=open_handoff_store(store) if isinstance(store, str) else store,
+        replays=open_replay_store(replays or "memory://") if isinstance(replays, str | None) else replays,
+        max_lifetime=max_lifetime,
+        covers_list=covers_list,
+    )

@@ -1,0 +1,70 @@
+"""An HTTP client in which one failing request fails alone.
+
+The SDK's transport ends as a whole when a request cannot be sent; with one client shared by all conversations with a
+specialist, that would fail their calls too. Here such a request gets an answer that says so.
+"""
+
+import json
+from collections.abc import AsyncIterator
+
+import httpx2
+from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp_types import CONNECTION_CLOSED
+
+REFUSED = "io.mcpfusion/refused"
+"""In the `reason` of an error's data: the request was not sent."""
+
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+
+
+class _Isolated(httpx2.AsyncBaseTransport):
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            response = await self._inner.handle_async_request(request)
+        except httpx2.TransportError as error:
+            return _failed(request, error)
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = _Ending(response.stream)
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Ending(httpx2.AsyncByteStream):
+    """A body that ends where its connection broke; what is missing is found by whoever reads the message."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._inner:
+                yield chunk
+        except httpx2.TransportError:
+            return
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _failed(request: httpx2.Request, error: httpx2.TransportError) -> httpx2.Response:
+    data = {"reason": REFUSED} if isinstance(error, _NOT_SENT) else None
+    body = {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": CONNECTION_CLOSED, "message": type(error).__name__, "data": data},
+    }
+    return httpx2.Response(
+        503, headers={"content-type": "application/json"}, content=json.dumps(body).encode(), request=request
+    )
+
+
+def isolated_http_client() -> httpx2.AsyncClient:
+    """Return a client for the SDK's streamable HTTP transport."""
+    client = create_mcp_http_client()
+    client._transport = _Isolated(client._transport)  # pyright: ignore[reportPrivateUsage]
+    return client
