@@ -42,7 +42,8 @@ class Policies:
     Attributes:
         time_limit: Seconds a handler may take before the step is in doubt; None is the gate's default.
         on_doubt: `hold` or `retry`, see `Claim`.
-        on_cancel: `finish` runs a claimed step to its end when the caller has gone; `release` cancels it.
+        on_cancel: `finish` runs a claimed step to its end when the caller has gone; `release` cancels it, which
+            is for async functions only: a function that runs in a thread has its effect all the same.
         keep_result: Seconds for which a repeat gets the first result itself; 0 keeps none.
         mints_handle: A successful call opens a new workflow and returns its handle.
         compact: The tool has a short description for the initial state.
