@@ -135,13 +135,20 @@ def make_server(settings: Settings) -> Any:
     async def capture_released(id: str, ctx: Context, note: str = "") -> dict:
         return await move(ctx, note)
 
-    @f.action("payment.capture_in_thread", bind_state=("due", "PAY"), **settings.capture).handle
-    def capture_in_thread(id: str, ctx: Context, note: str = "") -> dict:
+    def move_in_thread(ctx: Context, note: str) -> dict[str, Any]:
         trace("started", ctx, note)
-        while not may_go(id):
+        while not may_go(ctx.workflow.handle):
             time.sleep(0.01)
         trace("done", ctx, note)
         return {"note": note, "key": ctx.workflow.idempotency_key}
+
+    @f.action("payment.capture_in_thread", bind_state=("due", "PAY"), **settings.capture).handle
+    def capture_in_thread(id: str, ctx: Context, note: str = "") -> dict:
+        return move_in_thread(ctx, note)
+
+    @f.action("payment.capture_released_in_thread", bind_state=("due", "PAY"), on_cancel="release").handle
+    def capture_released_in_thread(id: str, ctx: Context, note: str = "") -> dict:
+        return move_in_thread(ctx, note)
 
     @f.action("payment.void", bind_state=("due", "VOID")).handle
     async def void(id: str, ctx: Context, note: str = "") -> dict:

@@ -1,4 +1,4 @@
-"""Clients in one process that come while others go: the store that was opened for them is theirs while they need it."""
+"""Clients in one process that come while others go: each has a store that is open for as long as it is there."""
 
 from pathlib import Path
 

@@ -127,11 +127,14 @@ async def test_after_another_step_it_is_no_repeat_any_more() -> None:
 async def test_another_principal_gets_nobody_elses_result(mode: str) -> None:
     shop = Shop(access="shared", auth=AUTH, token_verifier=Verifier())
     call = ("cart.checkout", {"id": "c1", "note": "n"})
-    async with http_app(shop.server.asgi(host="127.0.0.1")) as origin:
-        async with as_user(f"{origin}/mcp", mode, "alice") as alice, as_user(f"{origin}/mcp", mode, "bob") as bob:
-            first = await alice.call_tool(*call)
-            assert told(await bob.call_tool(*call)) == "FORBIDDEN"
-            assert told(await alice.call_tool(*call)) == first.structured_content == {"number": 1}
+    async with (
+        http_app(shop.server.asgi(host="127.0.0.1")) as origin,
+        as_user(f"{origin}/mcp", mode, "alice") as alice,
+        as_user(f"{origin}/mcp", mode, "bob") as bob,
+    ):
+        first = await alice.call_tool(*call)
+        assert told(await bob.call_tool(*call)) == "FORBIDDEN"
+        assert told(await alice.call_tool(*call)) == first.structured_content == {"number": 1}
     assert shop.placed == 1
 
 
