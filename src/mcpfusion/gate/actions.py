@@ -20,7 +20,8 @@ def bound_tools(machine: Machine, registry: ActionRegistry) -> Iterator[BoundToo
         policies = Policies(
             time_limit=action.time_limit,
             on_doubt=action.on_doubt,
-            on_cancel=action.on_cancel,
+            # A function that runs on in its thread has not let go of its step.
+            on_cancel=action.on_cancel if action.signature.cancellable else "finish",
             keep_result=action.keep_result or 0.0,
             mints_handle=action.mints_handle,
             compact=action.compact_description is not None,
