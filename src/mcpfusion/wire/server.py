@@ -97,7 +97,8 @@ class FusionServer:
         """
         self._check_anonymous(host)
         if (http_app := getattr(self.base, "http_app", None)) is not None:  # FastMCP
-            return http_app(path=path, **options)
+            guard = {"host_origin_protection": True} if host is not None and _is_loopback(host) else {}
+            return http_app(path=path, **{**guard, **options})
         options = {"streamable_http_path": path, "host": host or "0.0.0.0", **options}  # noqa: S104 - names no address to bind
         return self.base.streamable_http_app(**self._auth, **options)
 
