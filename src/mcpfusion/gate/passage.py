@@ -5,13 +5,14 @@ compare-and-set in the store. Once a step is claimed it ends in one of three way
 (nothing moved), or in doubt (nobody knows), and the record says which.
 """
 
+import copy
 import hashlib
 import json
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -309,12 +310,14 @@ class Passages:
         if self._options.redact is None:
             return step
         try:
-            arguments, kept = self._options.redact(ticket.tool.name, ticket.arguments, result)
+            # Copies, because a hook may well strike out in place what the client is still to get.
+            given = copy.deepcopy((dict(ticket.arguments), result))
+            arguments, kept = self._options.redact(ticket.tool.name, *given)
             json.dumps([arguments, kept], allow_nan=False)
         except Exception:
             _log.exception("the redaction hook failed; the history keeps nothing of this call")
             return step
-        return Step(**{**_fields(step), "arguments": arguments, "result": kept})
+        return replace(step, arguments=arguments, result=kept)
 
     async def _leave_in_doubt(self, ticket: Ticket, held: Workflow, snapshot: Snapshot, why: str) -> ToolResult:
         assert held.claim is not None
@@ -391,7 +394,3 @@ def _kept(tool: str, answer: ToolResult) -> dict[str, Any] | None:
 
 def _message(result: ToolResult) -> str:
     return next((str(block["text"]) for block in result.content if block.get("type") == "text"), "The step failed.")
-
-
-def _fields(step: Step) -> dict[str, Any]:
-    return {name: getattr(step, name) for name in step.__slots__}
