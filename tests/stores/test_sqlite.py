@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,9 @@ async def test_every_connection_syncs_each_commit(store: SqliteStore):
         assert connection.execute("PRAGMA fullfsync").fetchone() == (1,)
 
 
-async def test_writes_that_wait_together_share_a_commit(store: SqliteStore, tmp_path: Path):
+async def test_writes_that_wait_together_share_a_commit(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     await store.write(workflow(), expected_version=0)
     assert store._writer is not None
     statements: list[str] = []
@@ -75,6 +78,9 @@ async def test_writes_that_wait_together_share_a_commit(store: SqliteStore, tmp_
     other.execute("BEGIN IMMEDIATE")
     store._writer.set_trace_callback(statements.append)
     outcomes: list[bool] = []
+    hops: list[None] = []
+    write_pending = store._write_pending
+    monkeypatch.setattr(store, "_write_pending", lambda: hops.append(None) or write_pending())
 
     async def one(number: int) -> None:
         written = workflow(handle=f"w{number % 30}", id=str(number))
@@ -89,6 +95,7 @@ async def test_writes_that_wait_together_share_a_commit(store: SqliteStore, tmp_
     assert sorted(outcomes) == [False] * 30 + [True] * 30
     # One for the write that met the lock, one for all that queued up behind it.
     assert statements.count("COMMIT") <= 2
+    assert len(hops) <= 2
     for number in range(30):
         assert len(await store.history("ann", f"w{number}")) == 1
 
@@ -249,6 +256,26 @@ async def test_closing_while_others_read_and_write(store: SqliteStore):
         await anyio.lowlevel.checkpoint()
         tasks.start_soon(store.aclose)
     assert all("was closed" in each for each in refusals)
+    assert store._file.connections == set()
+
+
+async def test_a_reader_that_outlasts_the_closing_closes_itself(store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
+    await store.write(workflow(), expected_version=0)
+    opened, closed = threading.Event(), threading.Event()
+    connect = store._file.connect
+
+    def slow() -> sqlite3.Connection:
+        connection = connect()
+        opened.set()
+        closed.wait()
+        return connection
+
+    monkeypatch.setattr(store._file, "connect", slow)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(store.read, "ann", "INV-1")
+        await anyio.to_thread.run_sync(opened.wait)
+        await store.aclose()
+        closed.set()
     assert store._file.connections == set()
 
 

@@ -190,11 +190,13 @@ anyio.run(main, *sys.argv[1:])
 
 def test_a_store_that_nobody_closed_is_closed_at_exit(tmp_path: Path):
     script = """
-import sys, anyio
+import ctypes, sys, anyio
 from mcpfusion.stores import SqliteStore
 from stores.records import workflow
 
 store = SqliteStore(sys.argv[1])
+# As good as a reference in a place that the interpreter never clears.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
 anyio.run(lambda: store.write(workflow(), expected_version=0))
 anyio.run(lambda: store.read("ann", "INV-1"))
 """
