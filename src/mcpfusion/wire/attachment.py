@@ -13,7 +13,9 @@ from mcp.server import Server
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
+from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from mcpfusion.actions.middleware import Middleware
 from mcpfusion.actions.registry import ActionRegistry
@@ -32,7 +34,7 @@ from mcpfusion.swarm.errors import HandoffAuthError
 from mcpfusion.swarm.gateway import LIST_ACT, SwarmGateway
 from mcpfusion.swarm.tokens import Delegation
 from mcpfusion.wire.audience import Audience, Listener
-from mcpfusion.wire.calling import Calling, Gated
+from mcpfusion.wire.calling import Calling, Gated, unsendable
 from mcpfusion.wire.handover import Handover
 from mcpfusion.wire.listening import Listening, Send, bus_of
 from mcpfusion.wire.listing import Listing, cursor_of, ready
@@ -191,7 +193,16 @@ class Attachment:
             if cursor is not None:
                 page = self._listing.page(await self._menu(ctx), ctx.protocol_version, cursor)
                 return self._stamped(page, ctx.protocol_version)
-        result = await call_next(ctx)
+        try:
+            result = await call_next(ctx)
+        except (MCPError, ValidationError):
+            raise
+        except Exception:
+            if ctx.method != "tools/call":
+                raise
+            answer = unsendable(str((ctx.params or {}).get("name"))[:128])
+            sent = methods.serialize_server_result("tools/call", ctx.protocol_version, answer)
+            return self._stamped(sent, ctx.protocol_version)
         if ctx.method == "initialize" and self._changes and isinstance(result, dict):
             capabilities = dict(result.get("capabilities") or {})
             return {**result, "capabilities": {**capabilities, "tools": {"listChanged": True}}}

@@ -160,9 +160,17 @@ class Calling:
             if taken is not None:
                 return taken
             self._check_known(call.tool)
+        call = self._of_its_tool(call)
         return await (self._own[call.tool] if call.action else self._admit)(call)
 
+    def _of_its_tool(self, call: Call) -> Call:
+        """Return the call with the action of its tool: what is judged by a name must be what runs, also where
+        middleware sent the call to another tool."""
+        action = self._registry.get(call.tool)
+        return call if action is call.action else replace(call, action=action)
+
     async def _admit(self, call: Call) -> ToolResult:
+        call = self._of_its_tool(call)
         bound = self._gated.tools.get(call.tool) if self._gated else None
         if bound is None or self._gated is None:
             prepared = _prepare(call, None)
@@ -257,9 +265,9 @@ class Calling:
         """Run a tool that the server had already, by the server's own handler."""
         assert self._base is not None
         request = _current.get()
-        arguments = dict(call.arguments)
-        params = request.params.model_copy(update={"arguments": arguments})
-        ctx = replace(request.ctx, params={**(request.ctx.params or {}), "arguments": arguments})
+        given = {"name": call.tool, "arguments": dict(call.arguments)}
+        params = request.params.model_copy(update=given)
+        ctx = replace(request.ctx, params={**(request.ctx.params or {}), **given})
         try:
             result: Any = await self._base.handler(ctx, params)
         except MCPError:
@@ -350,6 +358,12 @@ def _context(request: _Request) -> Context:
         can_elicit=can_elicit(ctx),
         send_progress=ctx.session.report_progress,
     )
+
+
+def unsendable(tool: str) -> dict[str, Any]:
+    """Return the answer of a call whose own answer is no JSON, which middleware can make."""
+    _log.exception("the answer of %r cannot be sent", tool)
+    return _complete(error_result("RESULT_INVALID", f"'{tool}' was called, but its result cannot be shown."))
 
 
 def _complete(result: ToolResult) -> dict[str, Any]:
