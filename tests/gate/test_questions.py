@@ -13,7 +13,7 @@ from mcp_types import INVALID_REQUEST, ElicitRequestParams, ElicitResult, ErrorD
 from mcpfusion import Context, Fusion, ToolError
 from mcpfusion.stores.memory import MemoryStore
 from tests.gate.payments import CONFIG
-from tests.support.serving import ERAS
+from tests.support.serving import ERAS, http_app
 
 pytestmark = pytest.mark.anyio
 
@@ -155,6 +155,26 @@ async def test_another_call_can_take_the_step_meanwhile(other: str, mode: str) -
     assert result.structured_content["code"] == "FORBIDDEN"
     assert len(shop.paid) == (1 if "capture" in other else 0)
     assert (await shop.standing())[1:] == (1, False)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_over_http_it_is_the_same(mode: str) -> None:
+    shop = Shop(2)
+
+    async def think(_: Any, params: ElicitRequestParams) -> ElicitResult:
+        record = await shop.store.read("", "p1")
+        assert (record.state, record.claim) == ("due", None)
+        async with Client(url, mode=mode) as other:
+            assert not (await other.call_tool("payment.void", {"id": f"p-{params.message}"})).is_error
+        return YES
+
+    async with http_app(shop.server.asgi(host="127.0.0.1")) as origin:
+        url = f"{origin}/mcp"
+        async with Client(url, mode=mode, elicitation_callback=think) as client:
+            result = await client.call_tool("payment.capture", {"id": "p1"})
+    assert result.structured_content == {"paid": True}
+    assert shop.paid == [["cash", "cash"]]
+    assert await shop.standing() == ("paid", 1, False)
 
 
 REFUSALS = {
