@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mcpfusion.actions.middleware import Call, CallNext, Middleware
     from mcpfusion.actions.registry import ActionRegistry
     from mcpfusion.actions.results import ToolResult
+    from mcpfusion.engines.engine import Engine
     from mcpfusion.fusion import Fusion
     from mcpfusion.gate.binding import BindingError, Policies
     from mcpfusion.gate.gate import StateMachineGate, TransitionResult
@@ -30,6 +31,7 @@ _HOMES = {
     "Call": "actions.middleware",
     "CallNext": "actions.middleware",
     "Context": "actions.context",
+    "Engine": "engines.engine",
     "FsmSnapshot": "stores.protocol",
     "FsmStateStore": "stores.protocol",
     "Fusion": "fusion",
@@ -58,6 +60,7 @@ __all__ = [
     "Call",
     "CallNext",
     "Context",
+    "Engine",
     "FsmSnapshot",
     "FsmStateStore",
     "Fusion",

@@ -1,7 +1,6 @@
 """The entry: declare actions and a machine, and make a server of them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
@@ -10,9 +9,9 @@ from mcpfusion.actions.action import Action, Kind
 from mcpfusion.actions.builder import ActionBuilder, ActionKeywords
 from mcpfusion.actions.middleware import Middleware
 from mcpfusion.actions.registry import ActionRegistry
+from mcpfusion.engines.choice import Definition
 from mcpfusion.gate.binding import Migrate
 from mcpfusion.gate.gate import StateMachineGate
-from mcpfusion.machine import Machine
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -85,7 +84,7 @@ class Fusion:
 
     def fsm(
         self,
-        config: Mapping[str, Any] | str | PathLike[str] | Machine,
+        config: Definition,
         *,
         guards: Mapping[str, Any] | None = None,
         actions: Mapping[str, Any] | None = None,
@@ -95,7 +94,8 @@ class Fusion:
         """Return the gate of a machine.
 
         Args:
-            config: An XState v5 config: a mapping, JSON text, or the path of a JSON or YAML file; or a `Machine`.
+            config: An XState v5 config: a mapping, JSON text, the path of a JSON or YAML file, a `Machine`, a
+                python-statemachine class, or an `Engine` of one's own.
             guards: The guards that the config names: `(context, event, params) -> bool`.
             actions: The actions that the config names: `(context, event, params) -> dict of changed keys | None`.
             delays: The delays that the config names: milliseconds, or a callable that returns them.

@@ -3,6 +3,8 @@
 import click
 
 from mcpfusion._version import __version__
+from mcpfusion.cli.check import check
+from mcpfusion.cli.graph import graph
 from mcpfusion.cli.run import run
 from mcpfusion.cli.workflows import workflows
 
@@ -40,4 +42,6 @@ def demo() -> int | None:
 
 
 app.add_command(run)
+app.add_command(check)
+app.add_command(graph)
 app.add_command(workflows)

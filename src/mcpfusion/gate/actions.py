@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from mcpfusion.actions.registry import ActionRegistry
+from mcpfusion.engines.engine import Engine
 from mcpfusion.gate.binding import BoundTool, Policies, bind
-from mcpfusion.machine import Machine
 
 
-def bound_tools(machine: Machine, registry: ActionRegistry) -> Iterator[BoundTool]:
+def bound_tools(machine: Engine, registry: ActionRegistry) -> Iterator[BoundTool]:
     """Yield a bound tool for every action that is bound to states or mints handles.
 
     Raises:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mcpfusion.machine import Machine, MachineConfigError, Snapshot
+from mcpfusion.engines.engine import Engine
+from mcpfusion.machine import MachineConfigError, Snapshot
 from mcpfusion.stores.protocol import DoubtPolicy
 
 CancelPolicy = Literal["finish", "release"]
@@ -78,7 +79,7 @@ class BoundTool:
         return ", ".join(dict.fromkeys(state for binding in self.bindings for state in binding.states))
 
 
-def bind(machine: Machine, tool: str, states: str | Iterable[str], transition: Transition | None) -> Binding:
+def bind(machine: Engine, tool: str, states: str | Iterable[str], transition: Transition | None) -> Binding:
     """Compile one binding.
 
     Raises:
@@ -99,7 +100,7 @@ def bind(machine: Machine, tool: str, states: str | Iterable[str], transition: T
     return Binding(patterns, frozenset(paths), transition)
 
 
-def _check_event(machine: Machine, tool: str, pattern: str, found: frozenset[str], event: str) -> None:
+def _check_event(machine: Engine, tool: str, pattern: str, found: frozenset[str], event: str) -> None:
     accepting = machine.accepting(event)
     if not accepting:
         known = ", ".join(sorted(machine.events)) or "none"
@@ -117,7 +118,7 @@ def _check_event(machine: Machine, tool: str, pattern: str, found: frozenset[str
 class Bindings:
     """All bound tools of one machine, and which of them a set of active paths shows."""
 
-    def __init__(self, machine: Machine, tools: Iterable[BoundTool] = (), migrate: Migrate | None = None) -> None:
+    def __init__(self, machine: Engine, tools: Iterable[BoundTool] = (), migrate: Migrate | None = None) -> None:
         self.machine = machine
         self.migrate = migrate
         self.tools: Mapping[str, BoundTool] = {tool.name: tool for tool in tools}

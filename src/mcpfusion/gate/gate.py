@@ -4,9 +4,9 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any
 
+from mcpfusion.engines.choice import Definition, engine_of
 from mcpfusion.gate.binding import (
     Binding,
     BindingError,
@@ -17,7 +17,6 @@ from mcpfusion.gate.binding import (
     Transition,
     bind,
 )
-from mcpfusion.machine import Machine, read_config
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +43,8 @@ class StateMachineGate:
     also stands somewhere itself, which is enough to gate anything that is not an MCP server.
 
     Args:
-        config: An XState v5 config: a mapping, JSON text, or the path of a JSON or YAML file; or a `Machine`.
+        config: An XState v5 config: a mapping, JSON text, the path of a JSON or YAML file, a `Machine`, a
+            python-statemachine class, or an `Engine` of one's own.
         guards: The guards that the config names: `(context, event, params) -> bool`. The event of a call carries
             its `arguments` and, once the handler has returned, its `result`.
         actions: The actions that the config names: `(context, event, params) -> dict of changed keys | None`.
@@ -57,17 +57,14 @@ class StateMachineGate:
 
     def __init__(
         self,
-        config: Mapping[str, Any] | str | PathLike[str] | Machine,
+        config: Definition,
         *,
         guards: Mapping[str, Any] | None = None,
         actions: Mapping[str, Any] | None = None,
         delays: Mapping[str, Any] | None = None,
         migrate: Migrate | None = None,
     ) -> None:
-        if isinstance(config, Machine):
-            self.machine = config
-        else:
-            self.machine = Machine(read_config(config), guards=guards, actions=actions, delays=delays)
+        self.machine = engine_of(config, guards=guards, actions=actions, delays=delays)
         self.migrate = migrate
         self._tools: dict[str, BoundTool] = {}
         self._snapshot = self.machine.initial()

@@ -133,21 +133,21 @@ class Passages:
         while True:
             record, snapshot = await self._workflows.load(ticket.scope, ticket.handle)
             judged = self._judge(ticket, record, snapshot)
+            allowed = [] if records.withheld(record, self._options.clock()) else self._bindings.allowed(snapshot)
             if isinstance(judged, ToolResult):
-                return self._with_block(ticket, snapshot, judged)
+                return self._with_block(ticket, snapshot, judged, allowed)
             if isinstance(judged, Claim):
                 if time.monotonic() >= deadline:
-                    allowed = self._bindings.allowed(snapshot)
                     answer = refusal.conflict(ticket.tool.name, ticket.handle, snapshot, allowed, judged)
-                    return self._with_block(ticket, snapshot, answer)
+                    return self._with_block(ticket, snapshot, answer, allowed)
                 await self._wait(ticket, min(pause, max(deadline - time.monotonic(), 0)))
                 pause = min(pause * 2, _LONGEST_LOOK)
                 continue
             if (unfit := prepare()) is not None:
-                return self._with_block(ticket, snapshot, unfit)
+                return self._with_block(ticket, snapshot, unfit, allowed)
             if judged.transition is None and not ticket.opens:
                 outcome = await work(self._view(ticket, snapshot, None))
-                return self._with_block(ticket, snapshot, outcome.result)
+                return self._with_block(ticket, snapshot, outcome.result, allowed)
             record = record or records.new_record(ticket.scope, ticket.handle, snapshot, self._options.clock())
             answer = await self._claim_and_run(ticket, judged, record, snapshot, work)
             if answer is not None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import anyio
 
-from mcpfusion.machine import Machine
+from mcpfusion.engines.engine import Engine
 from mcpfusion.stores.protocol import FsmSnapshot, FsmStateStore, Step, StoreError, Workflow
 
 _REMEMBERED = 10_000
@@ -37,7 +37,7 @@ def plain_key(scope: str, handle: str) -> str:
 class PlainStore:
     """Adapts `FsmStateStore` to what the passage needs, within one process."""
 
-    def __init__(self, store: FsmStateStore, machine: Machine) -> None:
+    def __init__(self, store: FsmStateStore, machine: Engine) -> None:
         if not machine.bare:
             raise ValueError(
                 f"machine {machine.id!r} has context, timers, history or actions, of which a load/save store keeps "

@@ -73,6 +73,13 @@ def free_again(record: Workflow, now: float) -> bool:
     return record.claim is not None and record.claim.on_doubt == "retry" and in_doubt(record, now)
 
 
+def withheld(record: Workflow | None, now: float) -> bool:
+    """Return whether no step runs on the workflow until somebody has resolved the one in doubt."""
+    return (
+        record is not None and record.claim is not None and record.claim.on_doubt == "hold" and in_doubt(record, now)
+    )
+
+
 def step_of(before: Workflow, after: Workflow, claim: Claim, event: str | None, now: float) -> Step:
     """Return the history's entry for a committed step."""
     return Step(

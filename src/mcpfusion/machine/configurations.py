@@ -1,7 +1,7 @@
 """Sets of active states: from a bit mask or a state value to the one record that all snapshots share."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from .errors import UnknownStateError, near_miss
 from .nodes import Node, Tree
@@ -17,6 +17,7 @@ class Configurations:
         self._tree = tree
         self._fingerprint = fingerprint
         self._made: dict[int, Configuration] = {}
+        self._outermost: dict[str, Configuration] = {}
 
     def of(self, mask: int) -> Configuration:
         """Return the configuration of a legal set of active states."""
@@ -29,7 +30,12 @@ class Configurations:
 
     def read(self, value: Any) -> Configuration:
         """Return the configuration of a state value. Raises UnknownStateError when it does not fit."""
-        return self.of(self._mask(self._tree.root, value))
+        found = self._outermost.get(value) if type(value) is str else None
+        if found is None:
+            found = self.of(self._mask(self._tree.root, value))
+            if type(value) is str:
+                self._outermost[value] = found
+        return found
 
     def _make(self, mask: int) -> Configuration:
         active = [node for node in self._tree.nodes if mask & node.bit]
@@ -50,22 +56,22 @@ class Configurations:
             if node.kind != "compound" or not child.atomic:
                 raise self._misfit(f"{_name(node)} is {_kind(node)}: {value!r} does not say enough")
             return node.bit | child.bit
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):
             raise self._misfit(f"a state value is a string or an object, not {value!r}")
-        mapping: Mapping[Any, Any] = value
+        mapping = cast("Mapping[Any, Any]", value)
+        expected = 1 if node.kind == "compound" else len(node.children)
+        if len(mapping) != expected:
+            raise self._misfit(f"{_name(node)} is {_kind(node)}: {state_text(dict(mapping))} does not fit it")
         mask = node.bit
         for key, inner in mapping.items():
             child = self._child(node, key)
-            if child.atomic and node.kind == "compound":
+            if expected == 1 and child.atomic and node.kind == "compound":
                 raise self._misfit(f"{_name(child)} has no states of its own")
             mask |= self._mask(child, inner)
-        expected = {"compound": 1, "parallel": len(node.children)}.get(node.kind, 0)
-        if len(mapping) != expected:
-            raise self._misfit(f"{_name(node)} is {_kind(node)}: {state_text(dict(mapping))} does not fit it")
         return mask
 
     def _child(self, node: Node, key: Any) -> Node:
-        child = node.states.get(key) if isinstance(key, str) else None
+        child = node.states.get(key)
         if child is None or child.kind == "history":
             known = [each.key for each in node.children]
             place = "" if node.parent is None else f" in {node.path!r}"

@@ -1,6 +1,7 @@
 """The fast path of a flat machine: a transition is two dict look-ups between snapshots made beforehand."""
 
 import copy
+from typing import Any, cast
 
 from .configurations import Configurations
 from .descriptors import candidates, is_wildcard
@@ -44,6 +45,18 @@ class FlatTable:
         }
         wild = [node for node in tree.nodes if any(is_wildcard(key) for key in node.transitions)]
         self._wild = frozenset(node.key for node in root.children if node in wild or root in wild)
+
+    def restore(self, data: Any) -> Snapshot | None:
+        """Return the shared snapshot for data that holds nothing but a state of this very machine."""
+        if type(data) is not dict or len(cast("dict[str, Any]", data)) != 3:
+            return None
+        value = cast("dict[str, Any]", data).get("value")
+        found = self.snapshots.get(value) if type(value) is str else None
+        return found if found is not None and data == found.to_json() else None
+
+    def share(self, snapshot: Snapshot) -> Snapshot:
+        """Return the shared snapshot of the same state, unless this one holds more than its state."""
+        return snapshot if snapshot.context or snapshot.timers else self.snapshots[snapshot.state]
 
     def step(self, snapshot: Snapshot, event: str) -> Snapshot:
         """Return the snapshot that follows; the same one when nothing accepts the event."""

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 from .errors import MachineConfigError, MachineError, at
 
+_SCALARS = frozenset((str, bool, int))
+
 
 def json_of(value: Any, where: str, error: type[MachineError] = MachineConfigError) -> Any:
     """Return a deep copy of JSON data in which tuples are lists.
@@ -13,9 +15,14 @@ def json_of(value: Any, where: str, error: type[MachineError] = MachineConfigErr
     Raises:
         MachineError: Something in it is no JSON data; of the class `error`, with the path of the fault.
     """
-    kind = type(value)
-    if value is None or kind is str or kind is bool or kind is int:
+    kind = cast("type[Any]", type(value))
+    if value is None or kind in _SCALARS:
         return value
+    if kind is dict and all(type(key) is str for key in value):
+        return {
+            key: each if type(each) in _SCALARS else json_of(each, at(where, key), error)
+            for key, each in value.items()
+        }
     if isinstance(value, float):
         if math.isfinite(value):
             return value
@@ -38,7 +45,7 @@ def object_of(value: Any, where: str, what: str) -> Mapping[str, Any]:
     """Return `value` if it is an object whose keys are strings; None is an empty one."""
     if value is None:
         return {}
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise MachineConfigError(f"{where or 'machine'}: {what} must be an object, not {type_name(value)}")
     mapping = cast("Mapping[Any, Any]", value)
     for key in mapping:

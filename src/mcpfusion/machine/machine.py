@@ -48,7 +48,7 @@ class Machine:
         definition = parse_machine(config)
         tree = compile_tree(definition, guards or {}, ActionCompiler(actions or {}, delays or {}))
         nodes = tree.nodes
-        self._tree = tree
+        self.tree = tree
         self._context: dict[str, Any] = json_of(object_of(config.get("context"), "context", "it"), "context")
         self.config: Mapping[str, Any] = freeze(config)
         self.id: str = tree.root.id
@@ -70,7 +70,7 @@ class Machine:
     @property
     def bare(self) -> bool:
         """True when a snapshot is its state value alone, so that `restore_state` loses nothing."""
-        return not self._context and not any(node.kind == "history" or has_actions(node) for node in self._tree.nodes)
+        return not self._context and not any(node.kind == "history" or has_actions(node) for node in self.tree.nodes)
 
     def initial(self, *, now: float = 0.0) -> Snapshot:
         """Return where a new workflow stands. `now` is in seconds since the epoch; delays count from it.
@@ -123,14 +123,14 @@ class Machine:
         mask = snapshot.configuration.mask
         found = self._next.get(mask)
         if found is None:
-            found = self._next[mask] = next_events(self._tree, mask)
+            found = self._next[mask] = next_events(self.tree, mask)
         return found
 
     def meta(self, snapshot: Snapshot) -> dict[str, Any]:
         """Return the meta data of the active states that have some, by their ids."""
         self._check(snapshot)
         mask = snapshot.configuration.mask
-        active = (node for node in self._tree.nodes if node.bit & mask)
+        active = (node for node in self.tree.nodes if node.bit & mask)
         return {node.id: node.definition.meta for node in active if node.definition.meta is not None}
 
     def due(self, snapshot: Snapshot) -> float | None:
@@ -159,7 +159,9 @@ class Machine:
         Raises:
             UnknownStateError: It does not fit; the message names the state, the machine and a near miss.
         """
-        return self._shared(self._restorer.restore(data))
+        if self._table is None:
+            return self._restorer.restore(data)
+        return self._table.restore(data) or self._table.share(self._restorer.restore(data))
 
     def restore_state(self, value: str) -> Snapshot:
         """Return the snapshot for a bare state value: a state's name, or the JSON text of a nested value.
@@ -169,7 +171,8 @@ class Machine:
         Raises:
             UnknownStateError: The machine has no such state.
         """
-        return self._shared(self._restorer.restore_state(value))
+        snapshot = self._restorer.restore_state(value)
+        return snapshot if self._table is None else self._table.share(snapshot)
 
     def expand(self, pattern: str) -> frozenset[str]:
         """Return the dotted paths that a binding pattern stands for: a path, `*` globs, `tag:NAME`.
@@ -185,12 +188,7 @@ class Machine:
         Wildcards count, forbidden events do not. A machine with a state whose own path is "" names all its
         outermost states in place of the root.
         """
-        return accepting(self._tree, event)
-
-    def _shared(self, snapshot: Snapshot) -> Snapshot:
-        if self._table is None or snapshot.context or snapshot.timers:
-            return snapshot
-        return self._table.snapshots[snapshot.state]
+        return accepting(self.tree, event)
 
     def _check(self, snapshot: Snapshot) -> None:
         if snapshot.configuration.machine != self.fingerprint:

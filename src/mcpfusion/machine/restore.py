@@ -27,19 +27,20 @@ class Restorer:
 
     def restore(self, data: Any) -> Snapshot:
         """Return the snapshot of `Snapshot.to_json`. Raises UnknownStateError when it does not fit."""
-        if not isinstance(data, Mapping):
+        if type(data) is not dict and not isinstance(data, Mapping):
             raise self._misfit(f"a snapshot is an object, not {type(data).__name__}")
         stored = cast("Mapping[str, Any]", data)
         configuration = self._configurations.read(stored.get("value"))
         ours = stored.get("machine") == configuration.machine
         self._check_status(stored.get("status"), configuration, ours)
+        history, timers = stored.get("history"), stored.get("timers")
         try:
             return Snapshot(
-                configuration=configuration,
-                context=self._read_context(stored.get("context"), ours),
-                output=self._output(stored, configuration),
-                history=self._read_history(stored.get("history")),
-                timers=self._read_timers(stored.get("timers"), configuration),
+                configuration,
+                self._read_context(stored.get("context"), ours),
+                self._output(stored, configuration) if configuration.final else None,
+                self._read_history(history) if history is not None else {},
+                self._read_timers(timers, configuration) if timers is not None else (),
             )
         except RecursionError as error:
             raise self._misfit("nested too deeply") from error
@@ -65,16 +66,16 @@ class Restorer:
             raise self._misfit(f"the state {configuration.state!r} cannot have the status {status!r}")
 
     def _output(self, stored: Mapping[str, Any], configuration: Configuration) -> Any:
-        if not configuration.final:
-            return None
         if "output" in stored:
             return json_of(stored["output"], "output", UnknownStateError)
         return self._tree.root.output if has_output(self._tree.root) else None
 
     def _read_context(self, value: Any, ours: bool) -> Mapping[str, Any]:
         context = json_of(object_of(value, "context", "'context'"), "context", UnknownStateError)
+        if (ours and context) or not self._context:
+            return context
         # What a later definition added to the context begins as that definition says.
-        return context if ours and context else {**json_of(self._context, "context"), **context}
+        return {**json_of(self._context, "context"), **context}
 
     def _read_history(self, value: Any) -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}
@@ -107,8 +108,6 @@ class Restorer:
         return tuple(node.path for node in found)
 
     def _read_timers(self, value: Any, configuration: Configuration) -> tuple[Timer, ...]:
-        if value is None:
-            return ()
         if not isinstance(value, list | tuple):
             raise self._misfit("'timers' is no list")
         timers = tuple(self._read_timer(each, configuration) for each in cast("Sequence[Any]", value))
