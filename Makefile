@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("needs Python 3.11 or newer: make PYTHON=/path/to/python3" if sys.version_info < (3, 11) else 0)'
 	@$(PY) -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(PY) -m pip install -q -c constraints.txt -e '.[cli,fastmcp]' --group dev
+	$(PY) -m pip install -q -c constraints.txt -e '.[all]' --group dev
 	@touch $@
 
 demo: setup
