@@ -346,6 +346,30 @@ def test_what_does_not_fit_is_a_result_error(annotation: Any, value: Any) -> Non
         encode(value, annotation)
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        {**WIRE_IMAGE, "_meta": {"a": Opaque()}},
+        {**WIRE_IMAGE, "data": "\ud800"},
+        {**WIRE_IMAGE, "_meta": {"a": "\ud800"}},
+        {"type": "resource_link", "uri": "file:///\ud800", "name": "a"},
+        {"type": "resource", "resource": {"uri": "file:///a", "blob": b"\xff"}},
+    ],
+    ids=_ids,
+)
+def test_a_content_block_that_is_not_json_is_a_result_error(block: Any) -> None:
+    for value in (block, [block, "text"], ToolResult([block])):
+        with pytest.raises(ResultError, match="not JSON"):
+            encode(value)
+
+
+def test_a_content_block_may_hold_what_becomes_json() -> None:
+    block = {"type": "resource", "resource": {"uri": "file:///ä", "text": "ä", "at": datetime.date(2024, 1, 2)}}
+    assert encode(block).content == [
+        {"type": "resource", "resource": {"uri": "file:///ä", "text": "ä", "at": "2024-01-02"}}
+    ]
+
+
 def test_a_coroutine_and_an_async_generator_are_no_results() -> None:
     async def coroutine() -> None: ...
     async def generator() -> Any:

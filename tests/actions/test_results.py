@@ -33,6 +33,23 @@ def test_a_result_cannot_be_changed() -> None:
         ToolResult([]).is_error = True  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_a_result_comes_back_from_the_wire() -> None:
+    for result in (
+        ToolResult([]),
+        ToolResult([text("a")], {"b": 1}, True, {"c": 2}),
+        ToolResult([text("a")], 0),
+    ):
+        assert ToolResult.from_wire(result.to_wire()) == result
+    assert ToolResult.from_wire({}) == ToolResult([])
+
+
+def test_entries_are_added_to_the_meta_and_nothing_else_changes() -> None:
+    result = ToolResult([text("a")], {"b": 1}, True, {"c": 2})
+    assert result.with_meta({"d": 3}) == ToolResult([text("a")], {"b": 1}, True, {"c": 2, "d": 3})
+    assert result.meta == {"c": 2}
+    assert ToolResult([]).with_meta({"d": 3}).meta == {"d": 3}
+
+
 def test_an_error_result() -> None:
     result = error_result("CARD_DECLINED", "no funds", {"retry": False, "at": datetime.date(2024, 1, 2)})
     assert result.to_wire() == {

@@ -135,8 +135,13 @@ def as_block(value: Any) -> dict[str, Any] | None:
 
 
 def _plain_block(value: Mapping[str, Any]) -> dict[str, Any]:
-    # The payload, which may be large, is text; only what else there is can be something that is not JSON.
-    rest = {key: member for key, member in value.items() if not isinstance(member, str)}
+    # The payload, which may be large, is text and can only be wrong in being no Unicode; the rest may be anything.
+    rest: dict[str, Any] = {}
+    for key, member in value.items():
+        if not isinstance(member, str):
+            rest[key] = member
+        elif key != "text" and not member.isascii():
+            member.encode()
     if not rest:
         return dict(value)
     return {**value, **structured_result(to_jsonable_python(rest, inf_nan_mode="null")).structured}
