@@ -4,12 +4,14 @@ import os
 import sqlite3
 import sys
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
 
-from mcpfusion.stores import SqliteStore, StoreError
+from mcpfusion.stores import SqliteStore, StoreError, sqlite_file
 from mcpfusion.stores.sqlite_file import SCHEMA_VERSION
 
 from .processes import check_whole, run_script
@@ -118,6 +120,25 @@ async def test_a_file_that_was_taken_away_is_no_longer_written(tmp_path: Path):
     assert await newcomer.read("ann", "INV-1") == workflow()
     await store.aclose()
     await newcomer.aclose()
+
+
+async def test_a_new_file_that_another_process_is_just_making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "w.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    assert "database is locked; another process" in await _refused(SqliteStore(path, busy_timeout=0))
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        other.execute("ROLLBACK")
+
+    monkeypatch.setattr(sqlite_file, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    store = SqliteStore(path)
+    assert await store.write(workflow(), expected_version=0)
+    assert len(waits) == 1
+    await store.aclose()
+    other.close()
 
 
 async def test_a_damaged_file_is_an_error(tmp_path: Path):
