@@ -1,7 +1,7 @@
 """Pages of the documentation as programs.
 
-All Python of a page runs in order, in one namespace and an empty folder. A block that has an `await` at its top runs in
-an event loop that lasts as long as the page, as with `python -m asyncio`. What runs is:
+All Python of a page runs in order, in one namespace and an empty folder. A block that has an `await` at its top runs
+in an event loop that lasts as long as the page, as with `python -m asyncio`. What runs is:
 
 - each fenced block that is marked `python`;
 - each comment `<!-- python` ... `-->`, at its place: set-up and checks that a reader need not see;

@@ -1,0 +1,21 @@
+"""The benchmarks run and print their tables; how fast anything is, is not tested."""
+
+import subprocess
+import sys
+
+import pytest
+
+from .pages import ROOT
+
+ROWS = ["MCPServer", "FastMCP", "mcpfusion, no gate", "mcpfusion, gated, memory", "mcpfusion, gated, SQLite"]
+
+
+@pytest.mark.parametrize("name", ["menu", "calls"])
+def test_a_benchmark_prints_its_tables(name: str) -> None:
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--tools", "3", "--rounds", "1", "--seconds", "0.01"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110)
+    assert result.returncode == 0, result.stderr[-2000:]
+    for row in ROWS:
+        lines = [line for line in result.stdout.splitlines() if line.startswith(f"{row}  ")]
+        assert len(lines) == 2
+        assert all("µs" in line for line in lines)
