@@ -1,0 +1,113 @@
+"""`mcpfusion swarm` and `mcpfusion pins`: a gateway from a config file, and what it has pinned."""
+
+import json
+import logging
+from typing import Any
+
+import anyio
+import click
+
+
+@click.command(short_help="Run a gateway from a config file.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--transport", type=click.Choice(["stdio", "http"]), default="stdio", show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on, with http.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port, with http.")
+def swarm(file: str, transport: str, host: str, port: int) -> None:
+    """Run a gateway that hands conversations to the specialists of a YAML file.
+
+    The triage tool is made from the registry's descriptions. The delegation secret comes from the variable
+    MCPFUSION_DELEGATION_SECRET, or from what the file names under secret_env or secret_file.
+
+    \b
+    Example of a file:
+      name: triage
+      registry:
+        finance: {url: "http://127.0.0.1:8081/mcp", description: "Refunds and invoices", allow: ["refund*"]}
+        support: {url: "http://127.0.0.1:8082/mcp", description: "Everything else"}
+
+    \b
+    Example:
+      mcpfusion swarm triage.yaml --transport http --port 8080
+
+    \b
+    Exit codes: 0 it ended or was interrupted, 1 it could not be started, 2 wrong usage.
+    """
+    from mcpfusion.proxy.gateway import ConfigError, read_gateway
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    try:
+        server = read_gateway(file)
+        where: dict[str, Any] = {"host": host, "port": port} if transport == "http" else {}
+        server.run(transport, **where)
+    except ConfigError as error:
+        raise click.ClickException(f"{file}: {error}") from error
+    except OSError as error:
+        raise click.ClickException(f"cannot serve: {error}") from error
+    except KeyboardInterrupt:
+        return
+
+
+@click.group(short_help="Look after the pinned definitions of specialists' tools.")
+def pins() -> None:
+    """Look after the pinned definitions of specialists' tools.
+
+    A gateway remembers the tools of a specialist with "pin: true" as it first saw them, in its store. A tool whose
+    definition changed is left out until the change is accepted here.
+    """
+
+
+_STORE = click.option("--store", metavar="URL", required=True, help="The gateway's store: sqlite:///path.")
+
+
+@pins.command("list", short_help="List the pins.")
+@_STORE
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_pins(store: str, as_json: bool) -> None:
+    """List the pins, and which tools have changed.
+
+    \b
+    Example:
+      mcpfusion pins list --store sqlite:///swarm.db
+    """
+    found = anyio.run(_pins(store).pins)
+    if as_json:
+        rows = [{"specialist": p.specialist, "tool": p.tool, "changed": p.refused is not None} for p in found]
+        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    for pin in found:
+        state = "changed, waits to be accepted" if pin.refused else "as accepted"
+        click.echo(f"{pin.specialist}  {pin.tool}  {state}")
+
+
+@pins.command(short_help="Accept a tool's changed definition.")
+@click.argument("specialist")
+@click.argument("tool")
+@_STORE
+def accept(specialist: str, tool: str, store: str) -> None:
+    """Accept the changed definition of a specialist's TOOL.
+
+    \b
+    Example:
+      mcpfusion pins accept finance refund --store sqlite:///swarm.db
+
+    \b
+    Exit codes: 0 it is accepted, 1 no change waits, 2 wrong usage.
+    """
+    if not anyio.run(_pins(store).accept, specialist, tool):
+        raise click.ClickException(f"no changed definition of {tool!r} of {specialist!r} waits to be accepted")
+    click.echo(f"accepted {tool} of {specialist}")
+
+
+def _pins(store: str) -> Any:
+    from pathlib import Path
+
+    from mcpfusion.swarm.pins import SqlitePinStore
+
+    head = "sqlite:///"
+    path = Path(store.removeprefix(head))
+    if not store.startswith(head) or not path.name:
+        raise click.BadParameter("--store: expected sqlite:///path")
+    if not path.exists():
+        raise click.ClickException(f"there is no file {str(path)!r}")
+    return SqlitePinStore(path)
