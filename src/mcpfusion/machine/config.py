@@ -77,14 +77,10 @@ def _parse_json(text: str, where: str) -> Any:
 
 
 def _parse_yaml(text: str, where: str) -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MachineConfigError(f"{where}: reading YAML needs PyYAML (pip install pyyaml)") from error
-    from .yaml12 import load
+    from .yaml12 import YAMLError, load  # most machines are no YAML: its import would cost them 10 ms
 
     try:
         return load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split()) or "nested too deeply"
         raise MachineConfigError(f"{where}: not YAML: {problem}") from error

@@ -6,6 +6,8 @@ Source: XState 5, `matchesEventDescriptor` and `getCandidates`.
 from collections.abc import Mapping
 from typing import TypeVar
 
+from .errors import MachineError
+
 _T = TypeVar("_T")
 
 
@@ -19,6 +21,12 @@ def matches(event: str, descriptor: str) -> bool:
 def is_wildcard(descriptor: str) -> bool:
     """True for a descriptor that stands for more than one event."""
     return descriptor == "*" or descriptor.endswith(".*")
+
+
+def check_event(event: str) -> None:
+    """Refuse an event that has the name of a wildcard. Raises MachineError."""
+    if is_wildcard(event):
+        raise MachineError(f"an event cannot have the name of a wildcard: {event!r}")
 
 
 def candidates(transitions: Mapping[str, tuple[_T, ...]], event: str) -> tuple[_T, ...]:

@@ -4,7 +4,7 @@ import copy
 from typing import Any, cast
 
 from .configurations import Configurations
-from .descriptors import candidates, is_wildcard
+from .descriptors import candidates, check_event, is_wildcard
 from .nodes import Node, Tree, has_actions, has_output
 from .snapshot import Snapshot
 
@@ -63,7 +63,8 @@ class FlatTable:
         state = snapshot.configuration.state
         found = self._rows[state].get(event)
         if found is None:
-            if state not in self._wild or is_wildcard(event):
+            check_event(event)
+            if state not in self._wild:
                 return snapshot
             found = self._lookup(self._root.states[state], event)
             if found is None:

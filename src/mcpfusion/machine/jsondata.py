@@ -63,5 +63,6 @@ def items_of(value: Any) -> tuple[Any, ...]:
 
 def type_name(value: Any) -> str:
     """Return what a value is, in JSON's words where it has some."""
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number"}
-    return names.get(type(value), f"a Python {type(value).__name__}")
+    name = type(value).__name__
+    known = {"dict": "an object", "list": "a list", "str": "a string", "bool": "a boolean", "int": "a number"}
+    return known.get(name, f"a Python {name}")

@@ -7,7 +7,7 @@ from .actions import ActionCompiler
 from .compile import compile_tree
 from .config import freeze
 from .configurations import Configurations
-from .descriptors import is_wildcard
+from .descriptors import check_event
 from .errors import MachineConfigError, MachineError, UnknownStateError
 from .events import accepting, next_events
 from .fingerprint import fingerprint
@@ -45,8 +45,10 @@ class Machine:
         actions: Mapping[str, Any] | None = None,
         delays: Mapping[str, Any] | None = None,
     ) -> None:
-        definition = parse_machine(config)
-        tree = compile_tree(definition, guards or {}, ActionCompiler(actions or {}, delays or {}))
+        try:
+            tree = compile_tree(parse_machine(config), guards or {}, ActionCompiler(actions or {}, delays or {}))
+        except RecursionError as error:
+            raise MachineConfigError("machine: nested too deeply") from error
         nodes = tree.nodes
         self.tree = tree
         self._context: dict[str, Any] = json_of(object_of(config.get("context"), "context", "it"), "context")
@@ -203,8 +205,7 @@ def _event(event: str | Event) -> Event:
     kind = found.get("type")
     if not isinstance(kind, str):
         raise MachineError("an event is a name, or an object with its name under 'type'")
-    if is_wildcard(kind):
-        raise MachineError(f"an event cannot have the name of a wildcard: {kind!r}")
+    check_event(kind)
     return found
 
 

@@ -7,6 +7,9 @@ import re
 from typing import Any
 
 import yaml
+from yaml import YAMLError
+
+__all__ = ["YAMLError", "load"]
 
 
 def _refuse(problem: str, node: yaml.Node) -> yaml.YAMLError:
@@ -23,7 +26,8 @@ class _Loader(yaml.SafeLoader):
                 raise _refuse("a key must be a string", key_node)
             if key_node.value in found:
                 raise _refuse(f"the key {key_node.value!r} occurs twice in one object", key_node)
-            found[key_node.value] = self.construct_object(value_node, deep=True)
+            value = self.construct_object(value_node, deep=True)  # pyright: ignore[reportUnknownMemberType]
+            found[key_node.value] = value
         return found
 
 
@@ -34,7 +38,9 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
 ):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), list(_first))
+    _Loader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), list(_first)
+    )
 
 
 def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
