@@ -124,9 +124,11 @@ async def mint_delegation_token(
     issued = math.floor(now())
     claims: dict[str, Any] = {"iss": issuer, "sub": scope, "iat": issued, "exp": issued + math.ceil(ttl_seconds)}
     claims["tid"] = tid or new_id()
+    if traceparent is not None:
+        claims["traceparent"] = traceparent
     if carry_over_state is not None:
         claims |= await carried(carry_over_state, store, ttl_seconds, new_id)
-    extra = {"traceparent": traceparent, "aud": audience, "jti": new_id() if single_use else None}
+    extra = {"aud": audience, "jti": new_id() if single_use else None}
     claims |= {name: value for name, value in extra.items() if value is not None}
     claims |= more or {}
     if act is not None:
@@ -171,6 +173,7 @@ async def verify_delegation_token(
     replays: ReplayStore | None = None,
     act: Act | None = None,
     max_lifetime: float = MAX_LIFETIME,
+    leeway: float = LEEWAY,
     now: Clock = time.time,
 ) -> Delegation:
     """Verify a token: its signature first, over the bytes as received, then every claim.
@@ -182,14 +185,18 @@ async def verify_delegation_token(
         store: Where state that was too large for the token is.
         replays: Where used tokens are marked; a token with an id is then accepted once.
         act: The call at hand; a token for another call is refused.
+        max_lifetime: Longest lifetime of a token, in seconds.
+        leeway: Seconds by which the clocks may differ, at most 30.
 
     Raises:
         HandoffAuthError: It is not accepted; see its code.
-        ValueError: A secret that is too short.
+        ValueError: A secret that is too short, or more leeway than 30 seconds.
     """
+    if not 0 <= leeway <= LEEWAY:
+        raise ValueError(f"leeway must be between 0 and {LEEWAY:g} seconds, not {leeway!r}")
     claims = _signed_claims(token, Secrets(secret))
     delegation = _typed(claims, max_lifetime)
-    _check_time(delegation, now())
+    _check_time(delegation, now(), leeway)
     if scope is not None and delegation.scope != scope:
         raise HandoffAuthError("SCOPE_MISMATCH", "the token is for another specialist")
     if audience is not None and delegation.audience not in (None, audience):
@@ -201,7 +208,7 @@ async def verify_delegation_token(
     delegation = await _with_state(delegation, claims, store)
     # Last, so that a token that is refused for another reason is not used up by that.
     if replays is not None and delegation.jti is not None:
-        fresh = await replays.add(delegation.jti, delegation.expires_at + LEEWAY)
+        fresh = await replays.add(delegation.jti, delegation.expires_at + leeway)
         if not fresh:
             raise HandoffAuthError("REPLAYED_DELEGATION_TOKEN", "the token was used before")
     return delegation
@@ -253,10 +260,10 @@ def _typed(claims: Mapping[str, Any], max_lifetime: float) -> Delegation:
     )
 
 
-def _check_time(delegation: Delegation, now: float) -> None:
-    if now > delegation.expires_at + LEEWAY:
+def _check_time(delegation: Delegation, now: float, leeway: float) -> None:
+    if now > delegation.expires_at + leeway:
         raise HandoffAuthError("EXPIRED_DELEGATION_TOKEN")
-    if delegation.issued_at > now + LEEWAY:
+    if delegation.issued_at > now + leeway:
         raise HandoffAuthError("INVALID_DELEGATION_TOKEN", "the token is from the future")
 
 
