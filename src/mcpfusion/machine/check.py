@@ -1,153 +1,214 @@
-"""What is wrong with a machine although it can be built: dead states, candidates that never win, endless loops."""
+"""What is wrong with a machine although it can be built: found before an agent meets it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
+from .descriptors import candidates, is_wildcard
+from .errors import at
 from .machine import Machine
-from .nodes import Node, Transition
+from .nodes import Node, Transition, Tree
+from .reach import entered_by, reachable
 
-Level = Literal["error", "warning"]
+Level: TypeAlias = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that an author should look at.
+    """One thing that is wrong.
 
     Attributes:
-        code: A short name, for programs.
-        path: Where, as a path into the config, or a tool's name.
+        level: `error` for what can never work, `warning` for what may be meant.
+        code: `unreachable-state`, `no-way-out`, `shadowed-candidate` or `always-loop`.
+        where: The path of the fault within the configuration.
         message: What is wrong.
-        fix: What would mend it.
+        fix: What to do about it.
     """
 
     level: Level
     code: str
-    path: str
+    where: str
     message: str
     fix: str
 
 
 def analyse(machine: Machine) -> list[Finding]:
-    """Return what is wrong with the machine itself, in document order; guards are taken for able to go either way."""
-    nodes = machine.tree.nodes
-    reachable = _reachable(machine)
+    """Return what is wrong with a machine, in document order of the states.
+
+    Guards are taken to say now this, now that: a state counts as reachable when some answers lead there.
+    """
+    tree = machine.tree
+    reached = reachable(tree)
     findings: list[Finding] = []
-    for node in nodes[1:]:
-        if node.kind != "history" and node not in reachable:
-            findings.append(_unreachable(node))
-        elif node.kind == "atomic" and node.parent is not None and not _has_way_out(node):
-            findings.append(_dead_end(node))
-    for node in nodes:
-        for where, candidates in _candidates(node):
-            findings += _shadowed(where, candidates)
-    return [*findings, *_loops(nodes)]
-
-
-def reachable_paths(machine: Machine) -> frozenset[str]:
-    """Return the dotted paths of the states that some sequence of events can lead to, whatever guards say."""
-    return frozenset(node.path for node in _reachable(machine))
-
-
-def _reachable(machine: Machine) -> set[Node]:
-    found: set[Node] = set()
-    waiting: list[Node] = [machine.tree.root]
-    while waiting:
-        node = waiting.pop()
-        if node in found:
+    for node in tree.nodes:
+        if node.kind == "history":
             continue
-        found.add(node)
-        waiting += node.ancestors
-        waiting += _entered_with(node)
-        waiting += [target for each in _transitions(node) for target in each.targets or ()]
-    return found
-
-
-def _entered_with(node: Node) -> Iterable[Node]:
-    if node.kind == "history":
-        # What it remembers was active before, so that it is found without it.
-        return node.default or (node.parent.children[:1] if node.parent else ())
-    if node.kind == "parallel":
-        return node.children
-    return () if node.initial is None else (node.initial,)
-
-
-def _transitions(node: Node) -> Iterator[Transition]:
-    for candidates in node.transitions.values():
-        yield from candidates
-    yield from node.always
-
-
-def _has_way_out(node: Node) -> bool:
-    return any(
-        target is not node
-        for source in (node, *node.ancestors)
-        for each in _transitions(source)
-        for target in each.targets or ()
-    )
-
-
-def _candidates(node: Node) -> Iterator[tuple[str, Sequence[Transition]]]:
-    place = _place(node)
-    for event, candidates in node.transitions.items():
-        yield f"{place}on.{event}", candidates
-    yield f"{place}always", node.always
-
-
-def _place(node: Node) -> str:
-    return f"{node.definition.where}." if node.definition.where else ""
-
-
-def _shadowed(where: str, candidates: Sequence[Transition]) -> Iterator[Finding]:
-    for number, each in enumerate(candidates[:-1]):
-        if each.guard is None:
-            message = (
-                f"candidate {number} has no guard, so that the {len(candidates) - number - 1} after it never win"
-            )
-            fix = "give it a guard, or put it last"
-            yield Finding("error", "shadowed-candidate", where, message, fix)
-            return
-
-
-def _loops(nodes: Iterable[Node]) -> Iterator[Finding]:
-    """Find circles of `always` transitions that no guard can stop."""
-    leads = {node: _always_target(node) for node in nodes}
-    told: set[Node] = set()
-    for start in leads:
-        seen: list[Node] = []
-        node: Node | None = start
-        while node is not None and node not in seen:
-            seen.append(node)
-            node = leads.get(node)
-        if node is None or node in told:
+        if node not in reached:
+            if node.parent in reached:
+                findings.append(_unreachable(node))
             continue
-        circle = seen[seen.index(node) :]
-        told.update(circle)
-        names = " -> ".join(each.path or "(root)" for each in [*circle, node])
-        message = f"these always transitions follow each other without end: {names}"
-        yield Finding("error", "endless-always", f"{_place(node)}always", message, "give one of them a guard")
-
-
-def _always_target(node: Node) -> Node | None:
-    """Return the innermost state that the first unguarded `always` transition leads to."""
-    for each in node.always:
-        if each.guard is None:
-            target = each.targets[0] if each.targets else None
-            while target is not None and target.initial is not None and not target.always:
-                target = target.initial
-            return target
-    return None
+        if _is_stuck(tree, node):
+            findings.append(_no_way_out(node))
+        findings += _shadowed(node)
+    return [*findings, *_always_loops(tree, reached)]
 
 
 def _unreachable(node: Node) -> Finding:
-    message = "no transition leads here"
     return Finding(
-        "error", "unreachable-state", node.definition.where, message, "add a transition to it, or remove it"
+        "error",
+        "unreachable-state",
+        node.definition.where,
+        f"the state {node.path!r} cannot be reached",
+        f"give a reachable state a transition with the target '#{node.id}', or remove the state",
     )
 
 
-def _dead_end(node: Node) -> Finding:
-    message = "a workflow that gets here never leaves again, and is never done"
+def _no_way_out(node: Node) -> Finding:
+    if node.kind == "final":
+        parent = node.parent.path if node.parent else ""
+        return Finding(
+            "error",
+            "no-way-out",
+            node.definition.where,
+            f"{parent!r} is done in {node.path!r}, and nothing follows",
+            f"give {parent!r} an 'onDone', or a transition",
+        )
     return Finding(
-        "error", "no-way-out", node.definition.where, message, 'add a transition, or make it "type": "final"'
+        "error",
+        "no-way-out",
+        node.definition.where,
+        f"the state {node.path!r} is not final, and no transition leads out of it",
+        "give it a transition, or 'type': 'final' if the workflow ends there",
     )
+
+
+def _is_stuck(tree: Tree, node: Node) -> bool:
+    if not node.atomic or node.parent is None:
+        return False
+    if node.kind == "final" and _completes(node, tree.root):
+        return False
+    lower: list[Node] = []
+    for holder in (node, *node.ancestors):
+        for transition in _live(holder):
+            if _leads_out(transition, node, lower):
+                return False
+        lower.append(holder)
+        if holder.kind == "parallel" and any(
+            not each.forbidden and any(not target.within(holder) for target in each.targets or ())
+            for other in tree.nodes
+            if other.within(holder) and not node.within(other) and other is not node
+            for each in _live(other)
+        ):
+            return False
+    return True
+
+
+def _completes(node: Node, root: Node) -> bool:
+    """True when being in a final state may complete the machine."""
+    parent = node.parent
+    return parent is root or (parent is not None and parent.parent is root and root.kind == "parallel")
+
+
+def _leads_out(transition: Transition, node: Node, lower: Iterable[Node]) -> bool:
+    if transition.forbidden or transition.targets in (None, (node,)):
+        return False
+    event = transition.descriptor
+    if event == f"xstate.done.state.{transition.source.id}":
+        direct = transition.source is node.parent or transition.source.kind == "parallel"
+        return node.kind == "final" and direct
+    if not event or is_wildcard(event):
+        return True
+    return not any(_forbids(each, event) for each in lower)
+
+
+def _forbids(node: Node, event: str) -> bool:
+    found = candidates(node.transitions, event)
+    return bool(found) and found[0].guard is None and found[0].forbidden
+
+
+def _live(node: Node) -> Iterator[Transition]:
+    """Yield the transitions of a state that can be chosen at all."""
+    for listed in (*node.transitions.values(), node.always):
+        for transition in listed:
+            yield transition
+            if transition.guard is None:
+                break
+
+
+def _shadowed(node: Node) -> Iterator[Finding]:
+    for listed in (*node.transitions.values(), node.always):
+        seen: dict[str, str] = {}
+        for transition in listed:
+            where = transition.definition.where
+            guard = json.dumps(transition.definition.guard, sort_keys=True)
+            earlier = seen.get("null") or seen.get(guard)
+            if earlier is not None:
+                why = "has no guard" if "null" in seen else "has the same guard"
+                yield Finding(
+                    "error",
+                    "shadowed-candidate",
+                    where,
+                    f"it is never chosen, because {earlier} comes first and {why}",
+                    "put it before that candidate, or remove it",
+                )
+            seen.setdefault(guard, where)
+
+
+def _always_loops(tree: Tree, reached: set[Node]) -> Iterator[Finding]:
+    """Yield the loops of eventless transitions, each once, at its first transition."""
+    listed = [each for node in tree.nodes if node in reached for each in _eventless(node)]
+    follows = {each: [next_ for next_ in listed if _follows(each, next_)] for each in listed}
+    told: set[Transition] = set()
+    for start in listed:
+        loop = _loop_through(start, follows)
+        if not loop or told.intersection(loop):
+            continue
+        told.update(loop)
+        certain = all(each.guard is None for each in loop)
+        if not certain and any(_acts(each) for each in loop):
+            continue
+        names = " -> ".join(repr(each.source.path or each.source.id) for each in (*loop, loop[0]))
+        yield Finding(
+            "error" if certain else "warning",
+            "always-loop",
+            start.definition.where or at("", "always"),
+            f"eventless transitions form a loop: {names}",
+            "guard one of them with something that ends it"
+            if certain
+            else "see to it that the guards are never all true: nothing in the loop changes what they see",
+        )
+
+
+def _eventless(node: Node) -> Iterator[Transition]:
+    for transition in node.always:
+        yield transition
+        if transition.guard is None:
+            return
+
+
+def _follows(first: Transition, second: Transition) -> bool:
+    if first is second:
+        return bool(first.actions) and (first.targets is None or first.source in entered_by(first))
+    if first.targets is None:
+        return False
+    return second.source in entered_by(first)
+
+
+def _acts(transition: Transition) -> bool:
+    return bool(transition.actions) or any(node.entry or node.exit for node in entered_by(transition))
+
+
+def _loop_through(start: Transition, follows: dict[Transition, list[Transition]]) -> list[Transition]:
+    """Return the shortest loop that begins with `start`, or nothing."""
+    paths = [[start]]
+    seen: set[Transition] = set()
+    while paths:
+        path = paths.pop(0)
+        for each in follows[path[-1]]:
+            if each is start:
+                return path
+            if each not in seen:
+                seen.add(each)
+                paths.append([*path, each])
+    return []

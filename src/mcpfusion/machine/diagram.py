@@ -1,5 +1,6 @@
-"""Pictures of a machine as text: Mermaid and Graphviz's DOT, with what is bound to a state written on it."""
+"""Drawing a machine: as a Mermaid state diagram, or in Graphviz's language."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,114 +8,152 @@ from .machine import Machine
 from .nodes import Node, Transition
 
 Labels = Mapping[str, Sequence[str]]
-"""What to write on a state, by its dotted path: the tools that are visible there."""
+"""For the dotted path of a state the names of the tools that stand on it."""
 
 
 def to_mermaid(machine: Machine, labels: Labels | None = None) -> str:
-    """Return the machine as a Mermaid state diagram (https://mermaid.js.org/syntax/stateDiagram.html)."""
-    lines = ["stateDiagram-v2"]
+    """Return the machine as a Mermaid `stateDiagram-v2`, tools below the names of their states."""
     root = machine.tree.root
+    lines = ["stateDiagram-v2"]
     if root.kind == "parallel":
-        lines.append(f"    %% {_line(machine.id)}: parallel regions")
-    lines += _mermaid_inside(root, labels or {}, "    ")
-    lines += [f"    {line}" for line in _mermaid_arrows(machine)]
+        lines += _mermaid_state(root, labels or {}, "    ")
+    else:
+        lines += _mermaid_inside(root, labels or {}, "    ")
+    for node in machine.tree.nodes:
+        for transition in _transitions(node):
+            if node is root and root.kind != "parallel":
+                lines += _mermaid_root(transition)
+                continue
+            for target in transition.targets or (node,):
+                lines.append(f"    {_name(node)} --> {_name(target)} : {_mermaid_text(_label(transition))}")
     return "\n".join(lines) + "\n"
 
 
-def _mermaid_inside(parent: Node, labels: Labels, indent: str) -> Iterator[str]:
-    if parent.initial is not None:
-        yield f"{indent}[*] --> {_name(parent.initial)}"
-    for number, node in enumerate(parent.states.values()):
-        if parent.kind == "parallel" and number:
+def _mermaid_inside(node: Node, labels: Labels, indent: str) -> Iterator[str]:
+    for position, child in enumerate(node.states.values()):
+        if node.kind == "parallel" and position and child.kind != "history":
             yield f"{indent}--"
-        text = _line(node.key or "(empty)")
-        yield f'{indent}state "{text}" as {_name(node)}'
-        for label in labels.get(node.path, ()):
-            yield f"{indent}{_name(node)} : {_line(label)}"
-        if node.states:
-            yield f"{indent}state {_name(node)} {{"
-            yield from _mermaid_inside(node, labels, indent + "    ")
-            yield f"{indent}}}"
-        if node.kind == "final":
-            yield f"{indent}{_name(node)} --> [*]"
+        yield from _mermaid_state(child, labels, indent)
+    if node.initial is not None and node.kind == "compound":
+        yield f"{indent}[*] --> {_name(node.initial)}"
+    for child in node.children:
+        if child.kind == "final":
+            yield f"{indent}{_name(child)} --> [*]"
 
 
-def _mermaid_arrows(machine: Machine) -> Iterator[str]:
-    for source, target, text in _arrows(machine):
-        yield f"{_name(source)} --> {_name(target)} : {_line(text)}"
+def _mermaid_state(node: Node, labels: Labels, indent: str) -> Iterator[str]:
+    text = "<br/>".join(_mermaid_text(line) for line in _lines(node, labels))
+    yield f'{indent}state "{text}" as {_name(node)}'
+    if node.children:
+        yield f"{indent}state {_name(node)} {{"
+        yield from _mermaid_inside(node, labels, indent + "    ")
+        yield f"{indent}}}"
+
+
+def _mermaid_root(transition: Transition) -> Iterator[str]:
+    """The machine itself has no box: what leads from everywhere begins at a point of its own."""
+    label = _mermaid_text(_label(transition))
+    for target in transition.targets or ():
+        if target.parent is not None:
+            yield f'    state "(any state)" as any\n    any --> {_name(target)} : {label}'
+
+
+def _mermaid_text(text: str) -> str:
+    return re.sub(r"[^\w .,/()*@+\-]", lambda match: f"#{ord(match[0])};", text)
 
 
 def to_dot(machine: Machine, labels: Labels | None = None) -> str:
-    """Return the machine as a directed graph in the DOT language (https://graphviz.org/doc/info/lang.html)."""
+    """Return the machine in Graphviz's language, nested states as clusters, tools below the names."""
+    tree = machine.tree
     lines = [
         f"digraph {_quoted(machine.id)} {{",
-        "  compound=true; rankdir=TB; fontname=Helvetica;",
-        '  node [shape=box, style="rounded,filled", fillcolor=white, fontname=Helvetica, fontsize=11];',
-        "  edge [fontname=Helvetica, fontsize=10];",
+        "    compound=true",
+        '    node [shape=box style=rounded fontname="sans-serif"]',
+        '    edge [fontname="sans-serif" fontsize=10]',
+        *_dot_inside(tree.root, labels or {}, "    "),
     ]
-    lines += _dot_inside(machine.tree.root, labels or {}, "  ")
-    for source, target, text in _arrows(machine):
-        ends = [f"label={_quoted(text)}"]
-        ends += [f"ltail=cluster_{_name(source)}"] if source.children and source.parent else []
-        ends += [f"lhead=cluster_{_name(target)}"] if target.children else []
-        lines.append(f"  {_name(_leaf(source))} -> {_name(_leaf(target))} [{', '.join(ends)}];")
+    if any(_transitions(tree.root)):
+        lines.append(f'    {_name(tree.root)} [label="(any state)" shape=plaintext]')
+    for node in tree.nodes:
+        for transition in _transitions(node):
+            for target in transition.targets or (node,):
+                lines.append(f"    {_dot_edge(node, target, _label(transition))}")
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _dot_inside(parent: Node, labels: Labels, indent: str) -> Iterator[str]:
-    if parent.initial is not None:
-        start = f"start_{_name(parent)}"
-        yield f'{indent}{start} [shape=point, width=0.12, label=""];'
-        yield f"{indent}{start} -> {_name(_leaf(parent.initial))};"
-    for node in parent.states.values():
-        text = "\n".join([node.key or "(empty)", *labels.get(node.path, ())])
-        if node.children:
-            style = "dashed" if node.kind == "parallel" else "rounded"
-            yield f"{indent}subgraph cluster_{_name(node)} {{"
-            yield f"{indent}  label={_quoted(text)}; style={style};"
-            yield from _dot_inside(node, labels, indent + "  ")
-            yield f"{indent}}}"
-        else:
-            shape = ", peripheries=2" if node.kind == "final" else ", shape=circle" if node.kind == "history" else ""
-            yield f"{indent}{_name(node)} [label={_quoted(text)}{shape}];"
+def _dot_inside(node: Node, labels: Labels, indent: str) -> Iterator[str]:
+    for child in node.states.values():
+        label = _quoted("\n".join(_lines(child, labels)))
+        if not child.children:
+            shape = {"final": " peripheries=2", "history": " shape=circle"}.get(child.kind, "")
+            yield f"{indent}{_name(child)} [label={label}{shape}]"
+            continue
+        yield f"{indent}subgraph cluster_{_name(child)} {{"
+        style = "dashed" if node.kind == "parallel" else "rounded"
+        yield f"{indent}    label={label} style={style}"
+        yield from _dot_inside(child, labels, indent + "    ")
+        yield f"{indent}}}"
+    if node.initial is not None and node.kind == "compound":
+        start = f"start_{_name(node)}"
+        yield f'{indent}{start} [shape=point label=""]'
+        yield f"{indent}{start} -> {_anchor(node.initial)}{_edge_attributes(None, node.initial, '')}"
 
 
-def _arrows(machine: Machine) -> Iterator[tuple[Node, Node, str]]:
-    for node in machine.tree.nodes:
-        for event, candidates in node.transitions.items():
-            for each in candidates:
-                yield from ((node, target, _text(event, each)) for target in each.targets or ())
-        for each in node.always:
-            yield from ((node, target, _text("always", each)) for target in each.targets or ())
+def _dot_edge(source: Node, target: Node, label: str) -> str:
+    return f"{_anchor(source)} -> {_anchor(target)}{_edge_attributes(source, target, label)}"
 
 
-def _text(event: str, transition: Transition) -> str:
-    delayed = re.match(r"xstate\.after\.(.+?)\.", event)
-    name = f"after {delayed[1]}" if delayed else "done" if event.startswith("xstate.done") else event
-    guard = transition.definition.guard
-    return name if guard is None else f"{name} [{_guard(guard)}]"
+def _edge_attributes(source: Node | None, target: Node, label: str) -> str:
+    found = [f"label={_quoted(label)}"] if label else []
+    if source is not None and source.children and source.parent is not None and not target.within(source):
+        found.append(f"ltail=cluster_{_name(source)}")
+    if target.children and target.parent is not None and (source is None or not source.within(target)):
+        found.append(f"lhead=cluster_{_name(target)}")
+    return f" [{' '.join(found)}]" if found else ""
 
 
-def _guard(guard: object) -> str:
-    return str(guard.get("type", "guard")) if isinstance(guard, dict) else str(guard)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-
-
-def _leaf(node: Node) -> Node:
-    """Return a state without states of its own to which an arrow can be drawn."""
-    while node.children:
+def _anchor(node: Node) -> str:
+    """Return a leaf that an edge can hold on to: Graphviz draws none from cluster to cluster."""
+    while node.parent is not None and node.children:
         node = node.initial or node.children[0]
-    return node
+    return _name(node)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def _name(node: Node) -> str:
     return f"s{node.index}"
 
 
-def _line(text: str) -> str:
-    """Return text for one line of Mermaid, in which quotes, colons and semicolons mean something."""
-    return re.sub(r'["\n\r:;#{}<>]', lambda found: f"#{ord(found[0])};", text) or " "
+def _lines(node: Node, labels: Labels) -> list[str]:
+    if node.kind == "history":
+        return ["H*" if node.deep else "H"]
+    name = node.key or '""' if node.parent is not None else node.id
+    return [name, *(f"- {tool}" for tool in labels.get(node.path, ()))]
 
 
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", " ").replace("\n", "\\n")
-    return f'"{escaped}"'
+def _transitions(node: Node) -> Iterator[Transition]:
+    for listed in (*node.transitions.values(), node.always):
+        yield from (each for each in listed if not each.forbidden)
+
+
+def _label(transition: Transition) -> str:
+    if transition.delay is not None:
+        unit = "" if isinstance(transition.delay, str) else " ms"
+        event = f"after {transition.delay}{unit}"
+    elif transition.descriptor == f"xstate.done.state.{transition.source.id}":
+        event = "done"
+    else:
+        event = transition.descriptor or "always"
+    actions = ", ".join(action.type for action in transition.definition.actions)
+    guard = transition.definition.guard
+    return event + (f" [{_guard(guard)}]" if guard is not None else "") + (f" / {actions}" if actions else "")
+
+
+def _guard(spec: object) -> str:
+    if isinstance(spec, str):
+        return spec
+    text = json.dumps(spec, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
