@@ -37,6 +37,7 @@ class ActionRegistry:
         self._separator = separator
         self._tools: dict[str, Action] = {}
         self._names: set[str] = set()
+        self._complete = False
         for action in actions:
             self.add(action)
 
@@ -61,8 +62,13 @@ class ActionRegistry:
 
         Raises:
             RegistrationError: Its name is taken, or another action became the same tool, or the MCP specification
-                does not allow the tool's name.
+                does not allow the tool's name, or a server has been made of the registry.
         """
+        if self._complete:
+            raise RegistrationError(
+                f"action {action.name!r} comes after the server was made, which would neither list nor gate it;"
+                " declare it before"
+            )
         tool = self.tool_name(action)
         if action.name in self._names:
             raise RegistrationError(f"action {action.name!r} is declared twice; rename one of the two")
@@ -77,6 +83,10 @@ class ActionRegistry:
             )
         self._tools[tool] = action
         self._names.add(action.name)
+
+    def complete(self) -> None:
+        """Take no more actions: a server is made of these."""
+        self._complete = True
 
     def get(self, tool_name: str) -> Action | None:
         """Return the action that is this tool, or None."""

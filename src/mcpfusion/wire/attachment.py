@@ -37,7 +37,7 @@ from mcpfusion.wire.audience import Audience, Listener
 from mcpfusion.wire.calling import Calling, Gated, unsendable
 from mcpfusion.wire.handover import Handover
 from mcpfusion.wire.listening import Listening, Send, bus_of
-from mcpfusion.wire.listing import Listing, cursor_of, ready
+from mcpfusion.wire.listing import Listing, cursor_of, no_such_tool, ready
 from mcpfusion.wire.lowlevel import lowlevel_of
 from mcpfusion.wire.request import (
     RequestContext,
@@ -103,6 +103,7 @@ class Attachment:
         if hasattr(self.lowlevel, _ATTACHED):
             raise ValueError(f"server {self.lowlevel.name!r} is attached already: attach everything in one call")
         self.options = options
+        registry.complete()
         self._registry = registry
         self._base_schema = self.lowlevel.get_tool_input_schema
         self.bindings = _compile(gate, registry)
@@ -161,7 +162,10 @@ class Attachment:
             server.get_request_handler("tools/call"),
         )
         key = gated.handle_key if gated else None
-        self._listing = Listing(self._registry, self.bindings, key, base_list, self.options.page_size)
+        expected = self._unlisted() if self._handover is None else frozenset[str]()
+        if expected and base_list is None:
+            raise BindingError(no_such_tool(min(expected), self._registry.tools))
+        self._listing = Listing(self._registry, self.bindings, key, base_list, self.options.page_size, expected)
         self._calling = Calling(self._registry, gated, base_call, middleware, self._takes, self._handover)
         server.add_request_handler("tools/list", types.PaginatedRequestParams, self._list)
         server.add_request_handler("tools/call", types.CallToolRequestParams, self._calling)
@@ -175,6 +179,10 @@ class Attachment:
             listening = Listening(bus_of(server.get_request_handler("subscriptions/listen")), self._listen)
             server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, listening)
         server.lifespan = self._lifespan(server.lifespan)
+
+    def _unlisted(self) -> frozenset[str]:
+        """Return the bound tools that are no actions; the server's own list has to have them."""
+        return frozenset(self.bindings.tools) - frozenset(self._registry.tools) if self.bindings else frozenset()
 
     @property
     def _changes(self) -> bool:

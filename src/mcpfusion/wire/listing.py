@@ -1,6 +1,7 @@
 """The menu on the wire: `tools/list`, built once for each menu and never per request."""
 
 import base64
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -12,10 +13,13 @@ from mcp_types import methods
 from pydantic import BaseModel
 
 from mcpfusion.actions.action import Action
+from mcpfusion.actions.errors import did_you_mean
 from mcpfusion.actions.registry import ActionRegistry
 from mcpfusion.gate.binding import Bindings, BoundTool
 from mcpfusion.gate.menu import Menu
 from mcpfusion.wire.request import RequestContext, modern
+
+_log = logging.getLogger(__name__)
 
 _CACHED_PAGES = 512
 _BASE_PAGES = 100
@@ -64,6 +68,7 @@ class Listing:
         handle_key: The argument that carries the handle, or None.
         base: The server's own handler for `tools/list`, or None.
         page_size: Tools on a page.
+        expected: The bound tools that have to be on the server's own list; what is missing there is logged.
     """
 
     def __init__(
@@ -73,11 +78,13 @@ class Listing:
         handle_key: str | None,
         base: HandlerEntry[Any] | None,
         page_size: int,
+        expected: frozenset[str] = frozenset(),
     ) -> None:
         self._bindings = bindings
         self._handle_key = handle_key
         self._base = base
         self._page_size = page_size
+        self._expected: frozenset[str] = expected
         self._pages: OrderedDict[tuple[Menu | None, str, str], dict[str, Any]] = OrderedDict()
         self._own: list[tuple[Definition, str | None]] = []
         self._base_schemas: dict[str, dict[str, Any]] = {}
@@ -182,6 +189,8 @@ class Listing:
         params = types.PaginatedRequestParams(cursor=cursor, _meta=ctx.meta)
         result = _dumped(await self._base.handler(ctx, params))
         self._base_schemas |= {tool["name"]: tool["inputSchema"] for tool in result["tools"]}
+        if result.get("nextCursor") is None:
+            self._say_what_is_missing()
         found = cast(Iterable[Definition], result["tools"])
         # A call by the name of one of our tools reaches ours, so that only ours is shown.
         tools = [self._gated(tool) for tool in found if tool["name"] not in self._order]
@@ -191,8 +200,19 @@ class Listing:
         # Without a gate nothing of the server's own answer changes but what stands in front of it.
         return {**result, **(gated if self._bindings else {"tools": gated["tools"]}), **more}
 
+    def _say_what_is_missing(self) -> None:
+        """At the end of the server's own list: a tool that comes later, or a slip that leaves another one open."""
+        for name in sorted(self._expected - self._base_schemas.keys()):
+            _log.warning("%s", no_such_tool(name, self._base_schemas))
+        self._expected = frozenset[str]()
+
 
 _BASE = "base:"
+
+
+def no_such_tool(name: str, known: Iterable[str]) -> str:
+    """Return what to say of a binding to a tool that is not there."""
+    return f"tool {name!r} is bound to states, but the server has no such tool{did_you_mean(name, known)}"
 
 
 def _dumped(result: Any) -> dict[str, Any]:
