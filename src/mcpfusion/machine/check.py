@@ -138,21 +138,20 @@ def _live(node: Node) -> Iterator[Transition]:
 
 def _shadowed(node: Node) -> Iterator[Finding]:
     for listed in (*node.transitions.values(), node.always):
-        seen: dict[str, str] = {}
-        for transition in listed:
-            where = transition.definition.where
+        seen: dict[str, int] = {}
+        for number, transition in enumerate(listed):
             guard = json.dumps(transition.definition.guard, sort_keys=True)
-            earlier = seen.get("null") or seen.get(guard)
+            earlier = seen.get("null", seen.get(guard))
             if earlier is not None:
                 why = "has no guard" if "null" in seen else "has the same guard"
                 yield Finding(
                     "error",
                     "shadowed-candidate",
-                    where,
-                    f"it is never chosen, because {earlier} comes first and {why}",
+                    transition.definition.where.removesuffix(f"[{number}]"),
+                    f"candidate {number} is never chosen, because candidate {earlier} {why}",
                     "put it before that candidate, or remove it",
                 )
-            seen.setdefault(guard, where)
+            seen.setdefault(guard, number)
 
 
 def _always_loops(tree: Tree, reached: set[Node]) -> Iterator[Finding]:

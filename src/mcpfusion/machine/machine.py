@@ -14,7 +14,7 @@ from .fingerprint import fingerprint
 from .flat import FlatTable, is_flat
 from .interpreter import Interpreter
 from .jsondata import json_of, object_of
-from .nodes import has_actions
+from .nodes import Tree, has_actions
 from .parse import parse_machine
 from .patterns import expand
 from .restore import Restorer
@@ -26,6 +26,16 @@ _MICROSTEPS = 1000
 
 class Machine:
     """A workflow in XState v5's configuration language. Immutable; every method is a pure function.
+
+    Attributes:
+        id: The configuration's id, or `(machine)`.
+        config: The configuration as given, deeply read-only.
+        fingerprint: 16 hexadecimal digits that change when a workflow might go on differently.
+        states: The dotted paths of all states in document order, without the root and history states.
+        events: Every descriptor that the configuration names under `on`, wildcards as written.
+        tags: Every tag.
+        flat: True when a state and an event alone decide what comes next.
+        tree: The compiled states, for what analyses or draws the machine.
 
     Args:
         config: The configuration: a mapping, as `read_config` returns it.
@@ -50,7 +60,7 @@ class Machine:
         except RecursionError as error:
             raise MachineConfigError("machine: nested too deeply") from error
         nodes = tree.nodes
-        self.tree = tree
+        self.tree: Tree = tree
         self._context: dict[str, Any] = json_of(object_of(config.get("context"), "context", "it"), "context")
         self.config: Mapping[str, Any] = freeze(config)
         self.id: str = tree.root.id

@@ -43,10 +43,8 @@ def _takeable(node: Node, reached: set[Node]) -> Iterator[Transition]:
     for event, listed in (*node.transitions.items(), ("", node.always)):
         if event == done and not _can_be_done(node, reached):
             continue
-        for transition in listed:
-            yield transition
-            if transition.guard is None:
-                break
+        # A candidate that is never chosen is a fault of its own: what it leads to is not told as another one.
+        yield from listed
 
 
 def _can_be_done(node: Node, reached: set[Node]) -> bool:
