@@ -148,7 +148,7 @@ async def test_clocks_may_differ_by_30_seconds_and_no_more(now: float, code: str
     assert await code_of(signed(), **at(now)) == code
     for near in (970, 1000, 1060, 1090):
         assert (await verify_delegation_token(signed(), SECRET, **at(near))).scope == "finance"
-    with pytest.raises(ValueError, match="at most|between"):
+    with pytest.raises(ValueError, match="leeway"):
         await verify_delegation_token(signed(), SECRET, leeway=31)
 
 

@@ -53,7 +53,7 @@ def handoff(
         ValueError: The target is no name and no URL, or the state is no JSON object or larger than 1 MiB.
     """
     if not _is_target(target):
-        raise ValueError(f"target: expected a name of the registry or an mcp:// URL, not {target[:128]!r}")
+        raise ValueError(f"target: expected a name of the registry or an mcp:// URL, not {str(target)[:128]!r}")
     if carry_over_state is not None:
         if not isinstance(carry_over_state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError("carry_over_state: expected a JSON object")

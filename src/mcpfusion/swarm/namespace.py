@@ -14,6 +14,13 @@ _PORTABLE = re.compile(r"[^A-Za-z0-9_-]")
 Tool = dict[str, Any]
 
 
+def wire_name(prefix: str, separator: str, name: str) -> str:
+    """Return the name on the wire of `name` under `prefix`. With a separator that is itself portable every character
+    that is not becomes `_`."""
+    full = f"{prefix}{separator}{name}"
+    return _PORTABLE.sub("_", full) if _PORTABLE.search(separator) is None else full
+
+
 class NamespaceError(Exception):
     """A tool name that does not belong to the namespace.
 
@@ -33,8 +40,8 @@ class NamespaceRewriter:
 
     Args:
         prefix: The specialist's name.
-        separator: What stands between prefix and tool. With another one than "." every character that is not a
-            letter, digit, `_` or `-` becomes `_`, for clients that accept only those.
+        separator: What stands between prefix and tool. With `__`, `_` or `-` every character that is not a letter,
+            digit, `_` or `-` becomes `_`, for clients that accept only those.
 
     Raises:
         ValueError: Another separator.
@@ -54,8 +61,7 @@ class NamespaceRewriter:
 
     def wire_name(self, name: str) -> str:
         """Return the name under which a tool of the specialist goes over the wire."""
-        full = f"{self.prefix}{self.separator}{name}"
-        return full if self.separator == "." else _PORTABLE.sub("_", full)
+        return wire_name(self.prefix, self.separator, name)
 
     def rewrite_tools(self, tools: Iterable[Mapping[str, Any]]) -> list[Tool]:
         """Return the tools under the namespace; descriptions and titles say whose they are.
@@ -101,7 +107,7 @@ class NamespaceRewriter:
         Raises:
             NamespaceError: The name does not begin with the prefix.
         """
-        head = f"{self.prefix}{self.separator}"
+        head = self.wire_name("")
         if not wire_name.startswith(head):
             raise NamespaceError(wire_name, self.prefix)
         return wire_name[len(head) :]

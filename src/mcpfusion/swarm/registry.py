@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 from mcpfusion.swarm.errors import HandoffError
@@ -103,16 +103,32 @@ def _entry(name: str, entry: Any) -> Specialist:
         specialist = _from_mapping(where, cast(Mapping[str, Any], entry))
     else:
         specialist = entry if isinstance(entry, Specialist) else Specialist(at=entry)
+    _check_place(where, specialist)
+    if specialist.transport is not None and specialist.transport not in get_args(Transport):
+        known = ", ".join(get_args(Transport))
+        raise ValueError(f"{where}: transport must be one of {known}, not {specialist.transport!r}")
+    if specialist.max_sessions is not None and not specialist.max_sessions > 0:
+        raise ValueError(f"{where}: max_sessions must be positive, not {specialist.max_sessions!r}")
+    if specialist.secret is not None:
+        Secrets(specialist.secret)
+    return specialist
+
+
+def _check_place(where: str, specialist: Specialist) -> None:
     if isinstance(specialist.at, str):
         parts = urlsplit(specialist.at)
         if parts.scheme not in _SCHEMES or not parts.hostname:
             raise ValueError(f"{where}: expected an http, https, mcp or mcps URL, not one of scheme {parts.scheme!r}")
+        try:
+            _ = parts.port
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
     command = specialist.command
     if command is not None and (not command or not all(isinstance(part, str) for part in command)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"{where}: a command is a list of strings, the program first")
-    if specialist.secret is not None:
-        Secrets(specialist.secret)
-    return specialist
+    if specialist.at is None or isinstance(specialist.at, int | float | bytes | Mapping):
+        kind = type(cast(object, specialist.at)).__name__
+        raise ValueError(f"{where}: expected a URL, a command or a server object, not {kind}")
 
 
 def _from_mapping(where: str, entry: Mapping[str, Any]) -> Specialist:

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mcpfusion.swarm.namespace import SEPARATORS
+from mcpfusion.swarm.namespace import SEPARATORS, wire_name
 
 SUMMARY_LIMIT = 2000
 """Longest summary in characters, after escaping."""
@@ -21,7 +21,7 @@ _UNSAFE_DOMAIN = re.compile(r"[^A-Za-z0-9_.-]")
 
 def return_tool_name(gateway_name: str, separator: str = ".") -> str:
     """Return the name of the tool that leads back to the gateway."""
-    return f"{gateway_name}{separator}return_to_{gateway_name}"
+    return wire_name(gateway_name, separator, f"return_to_{gateway_name}")
 
 
 def inject_return_trip_tool(
@@ -92,13 +92,28 @@ def _bounded(text: str) -> str:
 
 
 def _clusters(text: str, limit: int, write: Any = str) -> Iterable[str]:
-    """Yield whole characters with their combining marks, as `write` writes them, while they fit."""
-    size = 0
-    for cluster in re.findall(
-        r"(?s).(?:[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f])*", text
-    ):
-        written = write(cluster)
+    """Yield whole characters with their marks, as `write` writes them, while they fit."""
+    size, start = 0, 0
+    while start < len(text):
+        end = start + 1
+        while end < len(text) and end - start <= limit and _belongs(text, start, end):
+            end += 1
+        written = write(text[start:end])
         size += len(written)
         if size > limit:
             return
         yield written
+        start = end
+
+
+def _belongs(text: str, start: int, place: int) -> bool:
+    """Return whether the character at `place` is part of the one that began at `start`: a mark on it, the skin tone of
+    an emoji, or the second letter of a flag (UAX #29 without the joiners, which are invisible and gone already)."""
+    code = ord(text[place])
+    if unicodedata.category(text[place]) in {"Mn", "Mc", "Me"} or 0x1F3FB <= code <= 0x1F3FF:
+        return True
+    return place == start + 1 and _is_flag_letter(code) and _is_flag_letter(ord(text[start]))
+
+
+def _is_flag_letter(code: int) -> bool:
+    return 0x1F1E6 <= code <= 0x1F1FF
