@@ -33,7 +33,7 @@ def check(target: str, as_json: bool) -> None:
         click.echo(json.dumps(findings, indent=2, ensure_ascii=False))
     else:
         for each in findings:
-            click.echo(f"{target}: {each['path']}: {each['level']}: {each['message']} [{each['code']}]")
+            click.echo(f"{target}: {each['where']}: {each['level']}: {each['message']} [{each['code']}]")
             click.echo(f"    fix: {each['fix']}")
         errors = sum(each["level"] == "error" for each in findings)
         click.echo(f"{errors} errors, {len(findings) - errors} warnings")
@@ -45,8 +45,10 @@ def _findings(found: Definition) -> list[dict[str, Any]]:
     from mcpfusion.gate.check import check as check_bindings
 
     if found.refused is not None:
-        path, colon, message = found.refused.partition(": ")
+        place, colon, message = found.refused.partition(": ")
         fix = "correct what it names"
-        where = path if colon else ""
-        return [{"level": "error", "code": "refused", "path": where, "message": message or found.refused, "fix": fix}]
+        where = place if colon else ""
+        return [
+            {"level": "error", "code": "refused", "where": where, "message": message or found.refused, "fix": fix}
+        ]
     return [asdict(each) for each in check_bindings(found.bindings)]

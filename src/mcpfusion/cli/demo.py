@@ -7,8 +7,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,9 +20,10 @@ from mcp.client.subscriptions import Subscription, ToolsListChanged
 
 from mcpfusion.cli import demo_server
 from mcpfusion.cli.demo_stage import SESSIONS, STATELESS, DemoError, Stage
+from mcpfusion.cli.demo_swarm import play_swarm
+from mcpfusion.cli.transcript import check, heading, say, write
 
-WIDTH = 96
-LIMIT = 150.0
+LIMIT = 240.0
 """Seconds the whole demo may take."""
 
 PATIENCE = 20.0
@@ -43,6 +42,7 @@ def main() -> int:
         click.ClickException: Something was not as it should be, or took too long.
     """
     logging.getLogger("client").setLevel(logging.ERROR)  # the SDK's client remarks on tools that it guessed
+    logging.getLogger("mcp.client").setLevel(logging.CRITICAL)  # and on streams that end when it leaves
     anyio.run(_run)
     return 0
 
@@ -59,7 +59,7 @@ async def _run() -> None:
                 click.echo(stage.complaints(), err=True)
             raise click.ClickException(f"the demo failed: {_cause(error)}") from error
     click.echo()
-    _say("Everything was as it should be. The servers are stopped and their files removed.")
+    say("Everything was as it should be. The servers are stopped and their files removed.")
 
 
 def _cause(error: Exception) -> str:
@@ -79,21 +79,22 @@ async def _play(stage: Stage) -> None:
         await _at_once(stage, url, neighbour)
         await _kill(stage, url, process, neighbour)
         await _resolve(stage, neighbour)
+    await play_swarm(stage)
 
 
 def _prologue(stage: Stage) -> None:
-    _say("An invoice is submitted, approved, and paid once. Its machine:")
-    _line("    draft --SUBMIT--> review --APPROVE--> approved --DISCHARGE--> discharged (final)")
-    _line("                      review --REJECT--> draft")
-    _say(f"Server: {demo_server.__file__}")
-    _say(f"Store:  {stage.store}")
+    say("An invoice is submitted, approved, and paid once. Its machine:")
+    write("    draft --SUBMIT--> review --APPROVE--> approved --DISCHARGE--> discharged (final)")
+    write("                      review --REJECT--> draft")
+    say(f"Server: {demo_server.__file__}")
+    say(f"Store:  {stage.store}")
 
 
 # The scenes.
 
 
 async def _session(stage: Stage, url: str) -> None:
-    _heading("1. HTTP, protocol 2025-11-25: a session, whose menu follows its workflows")
+    heading("1. HTTP, protocol 2025-11-25: a session, whose menu follows its workflows")
     changes: list[Any] = []
 
     def heard(message: Any) -> None:
@@ -104,29 +105,29 @@ async def _session(stage: Stage, url: str) -> None:
         await _succeed(client, tool, "INV-1")
         await _eventually(lambda: bool(changes), "list_changed did not arrive")
         changes.clear()
-        _line("  < notifications/tools/list_changed")
+        write("  < notifications/tools/list_changed")
         await _menu(client, SUBMIT, *menu)
 
     async with stage.connect(url, SESSIONS, heard=heard) as client:
         advertised = client.server_capabilities.tools
-        _check(advertised is not None and advertised.list_changed is True, "listChanged is not advertised")
+        check(advertised is not None and advertised.list_changed is True, "listChanged is not advertised")
         await _menu(client, SUBMIT, VIEW)
-        _say("A guess at a tool that is not on the menu:")
+        say("A guess at a tool that is not on the menu:")
         await _refused(client, DISCHARGE, "INV-1", "FORBIDDEN")
         await step(SUBMIT, APPROVE, REJECT, VIEW)
-        _say(f"({SUBMIT} stays: it begins another invoice.)")
+        say(f"({SUBMIT} stays: it begins another invoice.)")
         await step(REJECT, VIEW)
         await step(SUBMIT, APPROVE, REJECT, VIEW)
         await step(APPROVE, DISCHARGE, VIEW)
         await step(DISCHARGE, VIEW)
-        _say("The same call again, as a client sends it whose connection broke before the answer:")
+        say("The same call again, as a client sends it whose connection broke before the answer:")
         await _refused(client, DISCHARGE, "INV-1", "ALREADY_DONE")
     _paid(stage, "INV-1", times=1)
 
 
 async def _stdio(client: Client) -> None:
-    _heading("2. stdio, protocol 2026-07-28: one user, the menu of all his workflows, subscriptions/listen")
-    _say("The client has started a server of its own, on the same SQLite file.")
+    heading("2. stdio, protocol 2026-07-28: one user, the menu of all his workflows, subscriptions/listen")
+    say("The client has started a server of its own, on the same SQLite file.")
     async with client.listen(tools_list_changed=True) as changes:
         await _menu(client, SUBMIT, VIEW)
         await _succeed(client, SUBMIT, "INV-2")
@@ -136,22 +137,22 @@ async def _stdio(client: Client) -> None:
 
 
 async def _anonymous(stage: Stage, url: str) -> None:
-    _heading("3. HTTP, protocol 2026-07-28, nobody authenticated: one list for everybody")
-    _say(
+    heading("3. HTTP, protocol 2026-07-28, nobody authenticated: one list for everybody")
+    say(
         "There are no sessions, and a list must not vary by connection. So the list is whole and says where each "
         "tool works; the gate holds on the call path, and every answer says what comes next."
     )
     async with stage.connect(url, STATELESS) as client:
         tools = await _menu(client, SUBMIT, APPROVE, REJECT, DISCHARGE, VIEW)
         where = (tools[DISCHARGE].description or "").splitlines()[-1]
-        _line(f"    {DISCHARGE}: {where}")
-        _check(where == "Works in state: approved.", "the description does not say where the tool works")
+        write(f"    {DISCHARGE}: {where}")
+        check(where == "Works in state: approved.", "the description does not say where the tool works")
         await _refused(client, DISCHARGE, "INV-3", "FORBIDDEN")
         await _succeed(client, SUBMIT, "INV-3")
 
 
 async def _principals(stage: Stage) -> None:
-    _heading("4. HTTP, protocol 2026-07-28, callers authenticated: a menu for each, subscriptions/listen")
+    heading("4. HTTP, protocol 2026-07-28, callers authenticated: a menu for each, subscriptions/listen")
     url, _ = await stage.serve(tokens=True)
     async with (
         stage.connect(url, STATELESS, token="alice-token") as alice,  # noqa: S106 - a token of the demo's own server
@@ -159,22 +160,22 @@ async def _principals(stage: Stage) -> None:
         alice.listen(tools_list_changed=True) as hers,
         bob.listen(tools_list_changed=True) as his,
     ):
-        _say("alice:")
+        say("alice:")
         await _menu(alice, SUBMIT, VIEW)
         await _succeed(alice, SUBMIT, "INV-3")
         await _hears(hers, alice, SUBMIT, APPROVE, REJECT, VIEW)
-        _say("bob, who uses the same handle and meets a workflow of his own:")
+        say("bob, who uses the same handle and meets a workflow of his own:")
         await _menu(bob, SUBMIT, VIEW)
         await _refused(bob, APPROVE, "INV-3", "FORBIDDEN")
-        _say("alice:")
+        say("alice:")
         await _succeed(alice, APPROVE, "INV-3")
         await _hears(hers, alice, SUBMIT, DISCHARGE, VIEW)
         await _silent(his)
-        _say("bob's stream heard nothing: his menu did not change.")
+        say("bob's stream heard nothing: his menu did not change.")
 
 
 async def _at_once(stage: Stage, url: str, neighbour: Client) -> None:
-    _heading("5. Two discharges at once, over HTTP and over stdio, at two processes")
+    heading("5. Two discharges at once, over HTTP and over stdio, at two processes")
     results: list[types.CallToolResult] = []
 
     async def discharge(client: Client) -> None:
@@ -186,12 +187,12 @@ async def _at_once(stage: Stage, url: str, neighbour: Client) -> None:
     for result in results:
         _call(DISCHARGE, "INV-2", result)
     done = [result for result in results if not result.is_error]
-    _check(len(results) == 2 and len(done) == 1, f"{len(done)} of two calls ran, not one")
+    check(len(results) == 2 and len(done) == 1, f"{len(done)} of two calls ran, not one")
     _paid(stage, "INV-2", times=1)
 
 
 async def _kill(stage: Stage, url: str, process: subprocess.Popen[bytes], neighbour: Client) -> None:
-    _heading("6. kill -9 in the middle of two payments")
+    heading("6. kill -9 in the middle of two payments")
     for invoice, where in (("INV-5", "after"), ("INV-6", "before")):
         stage.provider.stick(invoice, where)
         await _succeed(neighbour, SUBMIT, invoice, quiet=True)
@@ -203,9 +204,9 @@ async def _kill(stage: Stage, url: str, process: subprocess.Popen[bytes], neighb
         process.kill()
         process.wait()
     stage.provider.unstick()
-    _line(f"  > {DISCHARGE} INV-5 and INV-6 at the HTTP server")
-    _line("  x the server is killed before either answers")
-    _say("The other server, while the killed one's lease runs, and when it has run out:")
+    write(f"  > {DISCHARGE} INV-5 and INV-6 at the HTTP server")
+    write("  x the server is killed before either answers")
+    say("The other server, while the killed one's lease runs, and when it has run out:")
     for invoice in ("INV-5", "INV-6"):
         codes: list[str | None] = []
         while "IN_DOUBT" not in codes:
@@ -213,30 +214,30 @@ async def _kill(stage: Stage, url: str, process: subprocess.Popen[bytes], neighb
             if _code(result) not in codes:
                 _call(DISCHARGE, invoice, result)
             codes.append(_code(result))
-            _check(codes[-1] in ("CONFLICT", "IN_DOUBT"), f"{invoice} was answered {codes[-1] or 'with success'}")
+            check(codes[-1] in ("CONFLICT", "IN_DOUBT"), f"{invoice} was answered {codes[-1] or 'with success'}")
     asked = [line for line in stage.provider.books if line.startswith(("asked INV-5", "asked INV-6"))]
-    _check(len(asked) == 2, "a payment ran again")
+    check(len(asked) == 2, "a payment ran again")
 
 
 async def _resolve(stage: Stage, neighbour: Client) -> None:
-    _heading("7. An operator looks, and decides")
-    _say("What the gate knows:")
+    heading("7. An operator looks, and decides")
+    say("What the gate knows:")
     for invoice in ("INV-5", "INV-6"):
         await _command(stage, "workflows", "show", invoice, only=("handle", "state", "call  ", "idempotency"))
-    _say("What the provider's books say of these keys:")
+    say("What the provider's books say of these keys:")
     for line in stage.provider.books:
         if "INV-5" in line or "INV-6" in line:
-            _line(f"    {line}")
-    _say("It has taken the payment of INV-5, and not that of INV-6:")
+            write(f"    {line}")
+    say("It has taken the payment of INV-5, and not that of INV-6:")
     await _command(stage, "workflows", "resolve", "INV-5", "--done")
     await _command(stage, "workflows", "resolve", "INV-6", "--not-done")
-    _say("The workflows go on. INV-6 is paid under the key of the first attempt:")
+    say("The workflows go on. INV-6 is paid under the key of the first attempt:")
     await _refused(neighbour, DISCHARGE, "INV-5", "FORBIDDEN", "ALREADY_DONE")
     await _succeed(neighbour, DISCHARGE, "INV-6")
     _paid(stage, "INV-5", times=1)
     _paid(stage, "INV-6", times=1)
     keys = {line.split()[-1] for line in stage.provider.books if "INV-6" in line}
-    _check(len(keys) == 1, "the second attempt had another idempotency key")
+    check(len(keys) == 1, "the second attempt had another idempotency key")
     await _command(stage, "workflows", "list")
 
 
@@ -245,8 +246,8 @@ async def _resolve(stage: Stage, neighbour: Client) -> None:
 
 async def _menu(client: Client, *expected: str) -> dict[str, types.Tool]:
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    _line(f"    menu: {', '.join(tools)}")
-    _check(list(tools) == list(expected), f"the menu is {', '.join(tools)}, not {', '.join(expected)}")
+    write(f"    menu: {', '.join(tools)}")
+    check(list(tools) == list(expected), f"the menu is {', '.join(tools)}, not {', '.join(expected)}")
     return tools
 
 
@@ -254,27 +255,27 @@ async def _succeed(client: Client, tool: str, invoice: str, *, quiet: bool = Fal
     result = await client.call_tool(tool, {"id": invoice})
     if not quiet:
         _call(tool, invoice, result)
-    _check(not result.is_error, f"{tool} of {invoice} failed: {_text(result)}")
+    check(not result.is_error, f"{tool} of {invoice} failed: {_text(result)}")
 
 
 async def _refused(client: Client, tool: str, invoice: str, *codes: str) -> None:
     result = await client.call_tool(tool, {"id": invoice})
     _call(tool, invoice, result)
     code = _code(result)
-    _check(code in codes, f"{tool} of {invoice} was answered {code or 'with success'}, not {' or '.join(codes)}")
+    check(code in codes, f"{tool} of {invoice} was answered {code or 'with success'}, not {' or '.join(codes)}")
 
 
 async def _hears(stream: Subscription, client: Client, *menu: str) -> None:
     with _within("subscriptions/listen said nothing"):
         event = await anext(stream)
-    _check(isinstance(event, ToolsListChanged), f"subscriptions/listen said {event!r}")
-    _line("  < subscriptions/listen: notifications/tools/list_changed")
+    check(isinstance(event, ToolsListChanged), f"subscriptions/listen said {event!r}")
+    write("  < subscriptions/listen: notifications/tools/list_changed")
     await _menu(client, *menu)
 
 
 async def _silent(stream: Subscription) -> None:
     with anyio.move_on_after(0.3):
-        _check(False, f"a stream heard {await anext(stream)!r} although its menu did not change")
+        check(False, f"a stream heard {await anext(stream)!r} although its menu did not change")
 
 
 async def _discharge_in_vain(stage: Stage, url: str, invoice: str) -> None:
@@ -293,15 +294,15 @@ def _underway(stage: Stage) -> bool:
 
 def _paid(stage: Stage, invoice: str, *, times: int) -> None:
     paid = [line for line in stage.provider.books if line.startswith(f"paid  {invoice} ")]
-    _check(len(paid) == times, f"{invoice} was paid {len(paid)} times")
-    _say(f"The provider's books have {len(paid)} payment of {invoice}.")
+    check(len(paid) == times, f"{invoice} was paid {len(paid)} times")
+    say(f"The provider's books have {len(paid)} payment of {invoice}.")
 
 
 async def _command(stage: Stage, *arguments: str, only: Sequence[str] = ()) -> None:
-    _line(f"  $ mcpfusion {' '.join(arguments)} --store $STORE")
+    write(f"  $ mcpfusion {' '.join(arguments)} --store $STORE")
     for line in (await stage.command(*arguments)).splitlines():
         if not only or line.startswith(tuple(only)):
-            _line(f"    {line}")
+            write(f"    {line}")
 
 
 async def _eventually(happened: Callable[[], object], otherwise: str) -> None:
@@ -319,18 +320,13 @@ def _within(otherwise: str) -> Generator[None]:
         raise DemoError(otherwise) from None
 
 
-def _check(right: bool, otherwise: str) -> None:
-    if not right:
-        raise DemoError(otherwise)
-
-
 def _call(tool: str, invoice: str, result: types.CallToolResult) -> None:
-    _line(f"  > {tool} {invoice}")
-    _line(f"    {_text(result)}")
+    write(f"  > {tool} {invoice}")
+    write(f"    {_text(result)}")
     if not result.is_error:
         block = (result.meta or {})[WORKFLOW]
         allowed = ", ".join(block["allowedActions"]) or ("nothing, it is final" if block["final"] else "nothing")
-        _line(f"    {block['handle']} is in state {block['state']}; next: {allowed}")
+        write(f"    {block['handle']} is in state {block['state']}; next: {allowed}")
 
 
 def _code(result: types.CallToolResult) -> str | None:
@@ -340,22 +336,3 @@ def _code(result: types.CallToolResult) -> str | None:
 
 def _text(result: types.CallToolResult) -> str:
     return " ".join(block.text for block in result.content if isinstance(block, types.TextContent))
-
-
-# The transcript.
-
-
-def _heading(text: str) -> None:
-    click.echo()
-    click.secho(text, bold=True)
-
-
-def _say(text: str) -> None:
-    _line(f"  {text}")
-
-
-def _line(text: str) -> None:
-    indent = text[: len(text) - len(text.lstrip())]
-    for line in textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False):
-        click.echo(line)
-    sys.stdout.flush()

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -70,10 +70,28 @@ class Stage:
         Raises:
             DemoError: It does not answer in time.
         """
-        port = _free_port()
-        command = [*_SERVER, "http", str(port), *(["tokens"] if tokens else [])]
+        port = free_port()
+        return await self._start([*_SERVER, "http", str(port), *(["tokens"] if tokens else [])], port, {})
+
+    async def start(
+        self, module: str, *arguments: str, port: int, environment: dict[str, str]
+    ) -> tuple[str, subprocess.Popen[bytes]]:
+        """Start `python -m MODULE ARGUMENTS PORT` and return its URL and its process, once it answers.
+
+        Raises:
+            DemoError: It does not answer in time.
+        """
+        return await self._start([sys.executable, "-m", module, *arguments, str(port)], port, environment)
+
+    async def _start(
+        self, command: Sequence[str], port: int, environment: Mapping[str, str]
+    ) -> tuple[str, subprocess.Popen[bytes]]:
         process = subprocess.Popen(  # noqa: S603, ASYNC220 - our own module; starting it takes no time
-            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+            command,
+            env={**self._environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
         )
         self._processes.append(process)
         url = f"http://127.0.0.1:{port}/mcp"
@@ -87,17 +105,24 @@ class Stage:
 
     @asynccontextmanager
     async def connect(
-        self, url: str, mode: str, *, token: str | None = None, heard: Callable[[Any], None] | None = None
+        self,
+        url: str,
+        mode: str,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        heard: Callable[[Any], None] | None = None,
     ) -> AsyncGenerator[Client]:
         """Yield a client over HTTP.
 
         Args:
             token: The bearer token it sends.
+            headers: Further headers that it sends.
             heard: Called with every notification that arrives outside a listen stream.
         """
         async with AsyncExitStack() as stack:
-            headers = {"Authorization": f"Bearer {token}"} if token else {}
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=READ_LIMIT))
+            sent = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=sent, timeout=READ_LIMIT))
             transport = streamable_http_client(url, http_client=http)
             yield await stack.enter_async_context(_client(transport, mode, heard))
 
@@ -142,7 +167,8 @@ async def _answers(client: httpx2.AsyncClient, url: str) -> bool:
     return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback address that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

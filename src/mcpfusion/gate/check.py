@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from mcpfusion.gate.binding import Bindings, BoundTool
 from mcpfusion.machine import Machine
-from mcpfusion.machine.check import Finding, analyse, reachable_paths
+from mcpfusion.machine.check import Finding, analyse
 from mcpfusion.machine.descriptors import matches
 from mcpfusion.machine.nodes import Node
+from mcpfusion.machine.reach import reachable
 
 
 def check(bindings: Bindings) -> list[Finding]:
@@ -22,9 +23,9 @@ def check(bindings: Bindings) -> list[Finding]:
 
 
 def _never_visible(machine: Machine, bindings: Bindings) -> Iterator[Finding]:
-    reachable = reachable_paths(machine)
+    reached = {node.path for node in reachable(machine.tree)}
     for tool in bindings.tools.values():
-        if tool.bindings and not any(binding.paths & reachable for binding in tool.bindings):
+        if tool.bindings and not any(binding.paths & reached for binding in tool.bindings):
             message = f"it is bound to {tool.where}, where no workflow ever gets"
             yield Finding(
                 "error", "never-visible", f"tool {tool.name}", message, "bind it to a state that is reached"
