@@ -11,21 +11,35 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from mcpfusion.actions.results import ToolResult
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.handoffs import Handoff
 from mcpfusion.swarm.keyring import Secrets
-from mcpfusion.swarm.namespace import NamespaceError, NamespaceRewriter
+from mcpfusion.swarm.namespace import NamespaceError, NamespaceRewriter, wire_name
 from mcpfusion.swarm.pins import InMemoryPinStore, PinStore, SqlitePinStore
 from mcpfusion.swarm.registry import Registry, Specialist, Transport
-from mcpfusion.swarm.return_trip import format_safe_return, inject_return_trip_tool, return_tool_name
+from mcpfusion.swarm.return_trip import (
+    format_safe_return,
+    inject_return_trip_tool,
+    return_tool_name,
+    visible_text,
+)
 from mcpfusion.swarm.routes import Conversation, Conversations, Route
 from mcpfusion.swarm.sqlite_state import open_handoff_store
 from mcpfusion.swarm.state import HandoffStateStore
 from mcpfusion.swarm.tokens import Act, carried, mint_delegation_token
 from mcpfusion.swarm.trust import trusted_tools
-from mcpfusion.swarm.upstream import Ask, Connector, SendProgress, UpstreamError, UpstreamRequest
+from mcpfusion.swarm.upstream import (
+    Ask,
+    Connector,
+    Renew,
+    SendProgress,
+    Upstream,
+    UpstreamError,
+    UpstreamRequest,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -115,6 +129,7 @@ class SwarmGateway:
             ("max_sessions", max_sessions),
             ("max_depth", max_depth),
             ("max_handoffs", max_handoffs),
+            ("max_returns_to_same", max_returns_to_same),
         ):
             if not value > 0:
                 raise ValueError(f"{name} must be positive, not {value!r}")
@@ -123,6 +138,7 @@ class SwarmGateway:
         self.separator = separator
         self.dispatcher = dispatcher
         self.return_tool = return_tool_name(gateway_name, separator)
+        self.dispatcher_tool = wire_name(gateway_name, separator, "call_specialist")
         self._secrets = Secrets(delegation_secret)
         self._token_ttl = token_ttl_seconds
         self._connect_timeout = connect_timeout_ms / 1000
@@ -142,10 +158,11 @@ class SwarmGateway:
         self._conversations = Conversations()
         self._catalogue: dict[str, list[dict[str, Any]]] = {}
         self._catalogue_due: dict[str, float] = {}
+        self._looking_up: dict[str, anyio.Lock] = {}
         self._changes: dict[str, None] = {}
         self._changed = anyio.Event()
         self.on_changed: Callable[[str], Awaitable[None]] | None = None
-        NamespaceRewriter("x", separator=separator)
+        _check_namespaces(self.registry, separator)
 
     def __repr__(self) -> str:
         return f"SwarmGateway({self.name!r}, {list(self.registry.specialists)})"
@@ -203,16 +220,18 @@ class SwarmGateway:
             traceparent=traceparent,
         )
         with anyio.CancelScope() as scope:
-            found.connecting = scope
+            found.connecting, found.connecting_to = scope, domain
             try:
                 route.state = await self._carried(route, handoff)
                 await self._connect(found, route)
+                # It may have been taken back at the very moment when it was made.
+                await anyio.lowlevel.checkpoint_if_cancelled()
             except BaseException:
                 with anyio.CancelScope(shield=True):
                     await self._close(route)
                 raise
             finally:
-                found.connecting = None
+                found.connecting = found.connecting_to = None
             found.routes.append(route)
             found.handoffs[domain] += 1
             _log.info("handed over to %r (%s)", domain, route.handoff_id)
@@ -227,10 +246,15 @@ class SwarmGateway:
         """
         async with anyio.create_task_group() as group:
             for domain, specialist in self.registry.specialists.items():
-                if time.monotonic() >= self._catalogue_due.get(domain, 0):
-                    self._catalogue_due[domain] = time.monotonic() + CATALOGUE_AGE
-                    group.start_soon(self._look_up, domain, specialist)
+                group.start_soon(self._refresh, domain, specialist)
         return [tool for domain in self.registry.specialists for tool in self._catalogue.get(domain, ())]
+
+    async def _refresh(self, domain: str, specialist: Specialist) -> None:
+        # Who comes while a specialist is asked waits for the answer too, so that all see the same list.
+        async with self._looking_up.setdefault(domain, anyio.Lock()):
+            if time.monotonic() >= self._catalogue_due.get(domain, 0):
+                await self._look_up(domain, specialist)
+                self._catalogue_due[domain] = time.monotonic() + CATALOGUE_AGE
 
     async def _look_up(self, domain: str, specialist: Specialist) -> None:
         rewriter = NamespaceRewriter(domain, separator=self.separator)
@@ -238,7 +262,7 @@ class SwarmGateway:
         try:
             await self._connect(Conversation(""), route)
             self._catalogue[domain] = list(route.tools or ())
-        except (HandoffError, ValueError) as error:
+        except HandoffError as error:
             _log.warning("the tools of %r are not known: %s", domain, error)
         finally:
             with anyio.CancelScope(shield=True):
@@ -266,15 +290,15 @@ class SwarmGateway:
                 does not answer; the message says whether the call may have run.
         """
         found, route = self._route(conversation)
-        original = self._original(route, name)
-        passing = passing or Passing()
-        request = await self._request(route, Act.of(original, arguments), passing)
 
         async def call() -> dict[str, Any]:
-            assert route.upstream is not None
-            return await route.upstream.call_tool(original, arguments, request)
+            original = self._original(route, name)
+            request = await self._request(route, Act.of(original, arguments), passing or Passing())
+            return await self._connection(route).call_tool(original, arguments, request)
 
         async with self._used(route):
+            if route.tools is None:  # the list changed: a name may be new in it, or gone
+                await self._recovering(found, route, lambda: self._list(route))
             return await self._recovering(found, route, call)
 
     async def return_to_gateway(self, conversation: str, summary: str = "") -> ToolResult:
@@ -352,17 +376,18 @@ class SwarmGateway:
                 await self._changed.wait()
             self._changed = anyio.Event()
             changes, self._changes = list(self._changes), {}
-            for conversation in changes:
-                await self._tell(conversation)
+            async with anyio.create_task_group() as group:
+                for conversation in changes:
+                    group.start_soon(self._tell, conversation)
             await self._end_idle()
 
     async def _end_idle(self) -> None:
         now = time.monotonic()
         for conversation in self._conversations:
-            for route in list(conversation.routes):
-                if not route.calls and now - route.last_used > self._idle_timeout:
-                    _log.info("the handoff to %r (%s) was idle for too long", route.domain, route.handoff_id)
-                    await self._end(conversation, route)
+            route = conversation.top  # those below wait for it, and are in use as long as it is
+            if route is not None and not route.calls and now - route.last_used > self._idle_timeout:
+                _log.info("the handoff to %r (%s) was idle for too long", route.domain, route.handoff_id)
+                await self._end(conversation, route)
 
     async def _tell(self, conversation: str) -> None:
         if self.on_changed is not None:
@@ -380,6 +405,8 @@ class SwarmGateway:
     def _check_limits(self, found: Conversation, domain: str, specialist: Specialist, depth: int) -> None:
         if found.connecting is not None:
             raise HandoffError("HANDOFF_BUSY", "another handoff of this conversation is being made")
+        if not found.routes and time.monotonic() - found.last_used > self._idle_timeout:
+            found.handoffs.clear()  # what one user asks of a gateway over months is not one conversation
         if depth + len(found.routes) >= self._max_depth:
             raise HandoffError("TOO_DEEP", f"at most {self._max_depth} handoffs on top of each other")
         if found.handoffs.total() >= self._max_handoffs:
@@ -425,8 +452,9 @@ class SwarmGateway:
                     route.tools = None
                     self._note_change(found.key)
 
-                renew = partial(self._request, route, LIST_ACT, Passing(traceparent=route.traceparent))
-                route.upstream = await self._connector.connect(route.domain, route.specialist, renew, changed)
+                route.upstream = await self._connector.connect(
+                    route.domain, route.specialist, self._renew(route), changed
+                )
                 await self._list(route)
         except TimeoutError:
             raise HandoffError(
@@ -434,17 +462,27 @@ class SwarmGateway:
             ) from None
         except UpstreamError as error:
             _log.warning("specialist %r cannot be reached: %s", route.domain, error)
+            if error.answer is not None:
+                said = visible_text(error.answer, 200)
+                raise HandoffError("UPSTREAM_REFUSED", f"specialist {route.domain!r} refused: {said}") from None
             raise HandoffError("UPSTREAM_UNAVAILABLE", f"specialist {route.domain!r} cannot be reached") from None
-        route.last_used = time.monotonic()
+        route.last_used = found.last_used = time.monotonic()
 
     async def _list(self, route: Route) -> None:
-        assert route.upstream is not None
-        request = await self._request(route, LIST_ACT, Passing(traceparent=route.traceparent))
-        listed = await route.upstream.list_tools(request)
+        listed = await self._connection(route).list_tools(self._renew(route))
         trusted = await trusted_tools(route.domain, route.specialist, listed, self._pins)
-        route.tools = route.rewriter.rewrite_tools(trusted)
+        try:
+            tools = route.rewriter.rewrite_tools(trusted)
+        except ValueError as error:
+            raise HandoffError("UPSTREAM_REFUSED", str(error)) from None
+        # A specialist must not offer what leads back, or to itself, under the gateway's own name.
+        route.tools = [tool for tool in tools if tool["name"] not in (self.return_tool, self.dispatcher_tool)]
         for name in route.rewriter.too_long():
             _log.warning("tool name %r is longer than many clients accept", name)
+
+    def _renew(self, route: Route) -> Renew:
+        """Return what gives requests for the list of a route's tools, each with a token of its own."""
+        return partial(self._request, route, LIST_ACT, Passing(traceparent=route.traceparent))
 
     async def _request(self, route: Route, act: Act, passing: Passing) -> UpstreamRequest:
         """Return a request with a token of its own."""
@@ -476,13 +514,14 @@ class SwarmGateway:
 
     async def _recovering(self, found: Conversation, route: Route, work: Callable[[], Awaitable[Any]]) -> Any:
         """Do `work`; when the connection is gone, connect once more, and do it again if it certainly did not run."""
+        before = route.upstream
         try:
             return await work()
         except UpstreamError as error:
             _log.warning("specialist %r was lost: %s", route.domain, error)
-            refused = error.refused
-        await self._reconnect(found, route)
-        if not refused:
+            lost = error
+        await self._reconnect(found, route, before)
+        if not lost.refused:
             raise HandoffError(
                 "UPSTREAM_UNAVAILABLE",
                 f"the connection to {route.domain!r} broke during the call, which may or may not have run; "
@@ -495,15 +534,29 @@ class SwarmGateway:
             await self._end(found, route)
             raise HandoffError("UPSTREAM_UNAVAILABLE", self._lost(found, route)) from None
 
-    async def _reconnect(self, found: Conversation, route: Route) -> None:
-        if route.upstream is not None:
-            await route.upstream.aclose()
-            route.upstream = None
-        try:
-            await self._connect(found, route)
-        except HandoffError as error:
-            await self._end(found, route)
-            raise HandoffError(error.code, self._lost(found, route)) from None
+    async def _reconnect(self, found: Conversation, route: Route, lost: Upstream | None) -> None:
+        """Replace the connection `lost`, unless that was done already."""
+        async with route.mending:
+            if route not in found.routes:
+                raise _ended(route)
+            if route.upstream is not None and route.upstream is not lost:
+                return
+            if route.upstream is not None:
+                await route.upstream.aclose()
+                route.upstream = None
+            try:
+                await self._connect(found, route)
+            except HandoffError as error:
+                await self._end(found, route)
+                raise HandoffError(error.code, self._lost(found, route)) from None
+            if route not in found.routes:
+                await self._close(route)
+                raise _ended(route)
+
+    def _connection(self, route: Route) -> Upstream:
+        if route.upstream is None:
+            raise UpstreamError("the connection is closed", refused=True)
+        return route.upstream
 
     def _lost(self, found: Conversation, route: Route) -> str:
         back = found.top.domain if found.top else self.name
@@ -513,6 +566,9 @@ class SwarmGateway:
         """Take a route away, and free its slot before anything that may fail."""
         if route in found.routes:
             found.routes.remove(route)
+            found.last_used = time.monotonic()
+            if found.top is not None:
+                found.top.last_used = found.last_used
             self._note_change(found.key)
         with anyio.CancelScope(shield=True):
             await self._close(route)
@@ -552,6 +608,19 @@ class SwarmGateway:
         finally:
             route.calls -= 1
             route.last_used = time.monotonic()
+
+
+def _check_namespaces(registry: Registry, separator: str) -> None:
+    heads: dict[str, str] = {}
+    for name in registry.specialists:
+        head = NamespaceRewriter(name, separator=separator).wire_name("")
+        if head in heads:
+            raise ValueError(f"registry: {heads[head]!r} and {name!r} both become {head!r}")
+        heads[head] = name
+
+
+def _ended(route: Route) -> HandoffError:
+    return HandoffError("NO_HANDOFF", f"the handoff to {route.domain!r} ended during the call, which may have run")
 
 
 def _pins_at(store: "str | HandoffStateStore") -> PinStore:

@@ -126,8 +126,9 @@ def _check_place(where: str, specialist: Specialist) -> None:
     command = specialist.command
     if command is not None and (not command or not all(isinstance(part, str) for part in command)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"{where}: a command is a list of strings, the program first")
-    if specialist.at is None or isinstance(specialist.at, int | float | bytes | Mapping):
-        kind = type(cast(object, specialist.at)).__name__
+    at: object = specialist.at
+    if at is None or isinstance(at, int | float | bytes | Mapping):
+        kind = type(cast(object, at)).__name__
         raise ValueError(f"{where}: expected a URL, a command or a server object, not {kind}")
 
 

@@ -107,8 +107,8 @@ def _clusters(text: str, limit: int, write: Any = str) -> Iterable[str]:
 
 
 def _belongs(text: str, start: int, place: int) -> bool:
-    """Return whether the character at `place` is part of the one that began at `start`: a mark on it, the skin tone of
-    an emoji, or the second letter of a flag (UAX #29 without the joiners, which are invisible and gone already)."""
+    """Return whether the character at `place` is part of the one that began at `start`: a mark on it, the skin tone
+    of an emoji, or the second letter of a flag (UAX #29 without the joiners, which are invisible and gone)."""
     code = ord(text[place])
     if unicodedata.category(text[place]) in {"Mn", "Mc", "Me"} or 0x1F3FB <= code <= 0x1F3FF:
         return True

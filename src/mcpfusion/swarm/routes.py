@@ -26,6 +26,7 @@ class Route:
         state_kept: The state itself where the claims only refer to it.
         last_used: Seconds of the monotonic clock.
         calls: Calls in flight; a route with one is not idle.
+        mending: Held while the connection is made again, so that calls that lost it together do that once.
     """
 
     handoff_id: str
@@ -40,6 +41,7 @@ class Route:
     tools: list[dict[str, Any]] | None = None
     last_used: float = 0.0
     calls: int = 0
+    mending: anyio.Lock = field(default_factory=anyio.Lock, repr=False)
 
 
 @dataclass(eq=False, slots=True)
@@ -48,12 +50,16 @@ class Conversation:
 
     Attributes:
         connecting: The scope of the handoff that is being made, to be cancelled when it is taken back.
+        connecting_to: The specialist that it is being made to.
+        last_used: Seconds of the monotonic clock, when it was last with a specialist.
     """
 
     key: str
     routes: list[Route] = field(default_factory=list[Route])
     connecting: anyio.CancelScope | None = None
+    connecting_to: str | None = None
     handoffs: Counter[str] = field(default_factory=Counter[str])
+    last_used: float = 0.0
 
     @property
     def top(self) -> Route | None:
@@ -98,5 +104,8 @@ class Conversations:
         return sum(conversation.connecting is not None for conversation in self._by_key.values())
 
     def routes_to(self, domain: str) -> int:
-        """How many handoffs to one specialist are in force."""
-        return sum(route.domain == domain for conversation in self._by_key.values() for route in conversation.routes)
+        """How many handoffs to one specialist are in force or being made."""
+        return sum(
+            sum(route.domain == domain for route in each.routes) + (each.connecting_to == domain)
+            for each in self._by_key.values()
+        )

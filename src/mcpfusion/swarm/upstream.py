@@ -21,11 +21,13 @@ class UpstreamError(Exception):
 
     Attributes:
         refused: The call did certainly not run there.
+        answer: What the specialist itself said against it, or None when nothing was heard from it.
     """
 
-    def __init__(self, message: str, *, refused: bool = False) -> None:
+    def __init__(self, message: str, *, refused: bool = False, answer: str | None = None) -> None:
         super().__init__(message)
         self.refused = refused
+        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,9 @@ class UpstreamRequest:
     timeout: float = 300.0
 
 
+Renew = Callable[[], Awaitable[UpstreamRequest]]
+
+
 class Upstream(Protocol):
     """One connection to a specialist.
 
@@ -60,8 +65,12 @@ class Upstream(Protocol):
     wire's own exception and passes through unchanged.
     """
 
-    async def list_tools(self, request: UpstreamRequest) -> list[dict[str, Any]]:
-        """Return all the tools it lists, from every page, as they came over the wire."""
+    async def list_tools(self, renew: Renew) -> list[dict[str, Any]]:
+        """Return all the tools it lists, from every page, as they came over the wire.
+
+        Args:
+            renew: Gives a request with a fresh token for each page.
+        """
         ...
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any], request: UpstreamRequest) -> dict[str, Any]:
@@ -84,7 +93,7 @@ class Connector(Protocol):
         self,
         name: str,
         specialist: Specialist,
-        renew: Callable[[], Awaitable[UpstreamRequest]],
+        renew: Renew,
         on_tools_changed: Callable[[], None],
     ) -> Upstream:
         """Connect to a specialist, within the caller's own time limit.

@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
@@ -19,6 +20,7 @@ from mcpfusion.gate.identity import Identity
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.gateway import Passing, SwarmGateway
 from mcpfusion.swarm.handoffs import Handoff
+from mcpfusion.swarm.namespace import wire_name
 from mcpfusion.swarm.return_trip import inject_return_trip_tool
 from mcpfusion.swarm.tokens import Delegation
 from mcpfusion.swarm.upstream import DELEGATION_HEADER
@@ -31,6 +33,9 @@ HANDOFF_KEY = "handoff_id"
 """The argument by which callers without a session and an identity name their handoff."""
 
 SEND_TIMEOUT = 5.0
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,128})?")
+"""W3C Trace Context §3.2, of this version or a later one."""
 
 _CONVERSATION_KEY = "io.mcpfusion/conversation"
 
@@ -50,14 +55,16 @@ class Handover:
             raise ValueError(f"{gateway!r} is attached to a server already")
         self.gateway = gateway
         self._page_size = page_size
-        self._dispatcher = f"{gateway.name}{gateway.separator}call_specialist"
+        self._dispatcher = gateway.dispatcher_tool
+        self._heads = tuple(wire_name(name, gateway.separator, "") for name in gateway.registry.specialists)
         self._listeners: dict[str, set[Send]] = {}
         gateway.on_changed = self._tell
 
     def conversation(self, ctx: RequestContext, identity: Identity, delegation: Delegation | None) -> str | None:
         """Return whose conversation a request belongs to, or None for callers that nothing tells apart."""
         if delegation is not None:
-            return f"delegation:{delegation.tid}"
+            key = f"delegation:{delegation.tid}"
+            return self._ends_with(ctx, key) if has_session(ctx) else key
         if identity.session_id is not None:
             return self._ends_with(ctx, f"session:{identity.session_id}")
         if identity.principal is not None:
@@ -165,8 +172,7 @@ class Handover:
     def _is_handoffs(self, tool: str) -> bool:
         if tool in (self.gateway.return_tool, self._dispatcher):
             return True
-        separator = self.gateway.separator
-        return any(tool.startswith(f"{name}{separator}") for name in self.gateway.registry.specialists)
+        return tool.startswith(self._heads)
 
     async def _return(self, conversation: str, arguments: Mapping[str, Any]) -> ToolResult:
         summary = arguments.get("summary", "")
@@ -194,9 +200,9 @@ class Handover:
         )
         for _ in range(MAX_ROUNDS):
             result = await self.gateway.proxy_tools_call(conversation, tool, arguments, passing)
-            if result.get("resultType") != "input_required":
+            if result.get("resultType", "complete") == "complete" and "content" in result:
                 return ToolResult.from_wire(_cleaned(result))
-            if modern(ctx) or passing.ask is None:
+            if result.get("resultType") != "input_required" or modern(ctx) or passing.ask is None:
                 raise BaseInputRequired(_cleaned(result))
             passing = await _answered(passing, result)
         return error_result("TOO_MANY_QUESTIONS", f"'{tool}' asked more than {MAX_ROUNDS} questions")
@@ -276,7 +282,7 @@ def delegation_of(context: Context) -> Delegation | None:
 def traceparent_of(context: Context) -> str | None:
     """Return the trace that a call belongs to, from its `_meta` or its headers (W3C Trace Context)."""
     value = context.meta.get("traceparent") or context.headers.get("traceparent")
-    return value if isinstance(value, str) and len(value) <= 256 else None
+    return value if isinstance(value, str) and _TRACEPARENT.fullmatch(value) else None
 
 
 def _passed(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Connections to specialists, by the SDK's client: one for each where there are no sessions, else one a handoff."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, cast
@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcpfusion.swarm.registry import Specialist, Transport
-from mcpfusion.swarm.upstream import DELEGATION_HEADER, Upstream, UpstreamError, UpstreamRequest
+from mcpfusion.swarm.upstream import DELEGATION_HEADER, Renew, Upstream, UpstreamError, UpstreamRequest
 from mcpfusion.wire.isolation import REFUSED, isolated_http_client
 from mcpfusion.wire.lowlevel import lowlevel_of
 
@@ -76,8 +76,8 @@ class Link:
 
     @property
     def by_header(self) -> bool:
-        """Whether requests have HTTP headers."""
-        return self._specialist.url is not None
+        """Whether each request has HTTP headers of its own."""
+        return self._specialist.url is not None and self._transport != "sse"
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Open the connection, say that it is ready, and hold it until it is closed."""
@@ -142,13 +142,16 @@ class LinkedUpstream:
         link.users += 1
         link.listeners.add(changed)
 
-    async def list_tools(self, request: UpstreamRequest) -> list[dict[str, Any]]:
+    async def list_tools(self, renew: Renew) -> list[dict[str, Any]]:
         """See `Upstream.list_tools`."""
         tools: list[dict[str, Any]] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
-            page = await self._send("tools/list", params, request)
+            try:
+                page = await self._send("tools/list", params, await renew())
+            except MCPError as error:
+                raise UpstreamError(f"tools/list: {error}", refused=True, answer=error.message) from error
             listed = page.get("tools")
             if not isinstance(listed, list):
                 raise UpstreamError("tools/list was answered without tools")
@@ -201,7 +204,7 @@ class LinkedUpstream:
         else:
             meta[DELEGATION_HEADER] = request.token
 
-    async def listen(self, renew: Callable[[], Awaitable[UpstreamRequest]]) -> None:
+    async def listen(self, renew: Renew) -> None:
         """Hear of the specialist's list changes until closed, where it has no session to tell them on."""
         with anyio.CancelScope() as self._listening:
             while self._link.open:
@@ -260,7 +263,7 @@ class SdkConnector:
         self,
         name: str,
         specialist: Specialist,
-        renew: Callable[[], Awaitable[UpstreamRequest]],
+        renew: Renew,
         on_tools_changed: Callable[[], None],
     ) -> Upstream:
         """See `Connector.connect`."""
