@@ -202,6 +202,15 @@ def test_no_two_workflows_share_a_key(one: tuple[str, str], other: tuple[str, st
     assert (plain_key(*one) == plain_key(*other)) == (one == other)
 
 
+@given(st.text("/%2Fa", min_size=1, max_size=10))
+def test_no_two_ways_of_cutting_a_text_in_two_share_a_key(text: str) -> None:
+    escaped = text.replace("/", "%2F")
+    cut = {(text[:at], text[at:]) for at in range(len(text))}
+    at_slashes = {(text[:at], text[at + 1 :]) for at in range(len(text) - 1) if text[at] == "/"}
+    workflows = cut | at_slashes | {(scope.replace("/", "%2F"), handle) for scope, handle in cut} | {("", escaped)}
+    assert len({plain_key(*workflow) for workflow in workflows}) == len(workflows)
+
+
 @given(names.filter(bool))
 def test_without_a_scope_the_key_is_the_handle_as_users_know_it(handle: str) -> None:
     assert plain_key("", handle) == (handle if "/" not in handle else f"/{handle}")
