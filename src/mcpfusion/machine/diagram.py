@@ -19,10 +19,12 @@ def to_mermaid(machine: Machine, labels: Labels | None = None) -> str:
         lines += _mermaid_state(root, labels or {}, "    ")
     else:
         lines += _mermaid_inside(root, labels or {}, "    ")
+    if root.kind != "parallel" and any(each.targets for each in _transitions(root)):
+        # The machine itself has no box: what leads on from anywhere begins at a point of its own.
+        lines.append(f'    state "(any state)" as {_name(root)}')
     for node in machine.tree.nodes:
         for transition in _transitions(node):
-            if node is root and root.kind != "parallel":
-                lines += _mermaid_root(transition)
+            if node is root and root.kind != "parallel" and not transition.targets:
                 continue
             for target in transition.targets or (node,):
                 lines.append(f"    {_name(node)} --> {_name(target)} : {_mermaid_text(_label(transition))}")
@@ -50,14 +52,6 @@ def _mermaid_state(node: Node, labels: Labels, indent: str) -> Iterator[str]:
         yield f"{indent}}}"
 
 
-def _mermaid_root(transition: Transition) -> Iterator[str]:
-    """The machine itself has no box: what leads from everywhere begins at a point of its own."""
-    label = _mermaid_text(_label(transition))
-    for target in transition.targets or ():
-        if target.parent is not None:
-            yield f'    state "(any state)" as any\n    any --> {_name(target)} : {label}'
-
-
 def _mermaid_text(text: str) -> str:
     return re.sub(r"[^\w .,/()*@+\-]", lambda match: f"#{ord(match[0])};", text)
 
@@ -67,7 +61,7 @@ def to_dot(machine: Machine, labels: Labels | None = None) -> str:
     tree = machine.tree
     lines = [
         f"digraph {_quoted(machine.id)} {{",
-        "    compound=true",
+        "    compound=true newrank=true",
         '    node [shape=box style=rounded fontname="sans-serif"]',
         '    edge [fontname="sans-serif" fontsize=10]',
         *_dot_inside(tree.root, labels or {}, "    "),
@@ -105,9 +99,10 @@ def _dot_edge(source: Node, target: Node, label: str) -> str:
 
 def _edge_attributes(source: Node | None, target: Node, label: str) -> str:
     found = [f"label={_quoted(label)}"] if label else []
-    if source is not None and source.children and source.parent is not None and not target.within(source):
+    apart = source is None or not (source is target or source.within(target) or target.within(source))
+    if apart and source is not None and source.children:
         found.append(f"ltail=cluster_{_name(source)}")
-    if target.children and target.parent is not None and (source is None or not source.within(target)):
+    if apart and target.children:
         found.append(f"lhead=cluster_{_name(target)}")
     return f" [{' '.join(found)}]" if found else ""
 
