@@ -162,6 +162,12 @@ async def session(mode: str, made: list[tuple[str | int, dict[str, Any] | None, 
         assert ("flow.pay" in names) == ("approved" in states)
 
 
+THROUGH: list[tuple[str | int, dict[str, Any] | None, Any]] = [
+    *[(0, None, "A"), (0, None, "A"), (1, None, "A"), ("flow.pay", None, "A")],
+    *[("flow.pay", None, "B"), ("flow.look", None, ""), ("flow.free", {}, "A")],
+]
+
+
 @pytest.mark.parametrize("mode", ERAS)
 def test_no_call_gets_past_the_gate_or_behind_the_servers_back(mode: str) -> None:
     @settings(
@@ -170,7 +176,7 @@ def test_no_call_gets_past_the_gate_or_behind_the_servers_back(mode: str) -> Non
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @example([(0, None, "A"), (0, None, "A"), (1, None, "A"), ("flow.pay", None, "A"), ("flow.look", None, "")])
+    @example(THROUGH)
     @given(st.lists(calls, min_size=10, max_size=40))
     def play(made: list[tuple[str | int, dict[str, Any] | None, Any]]) -> None:
         anyio.run(session, mode, made, seen)
