@@ -26,7 +26,7 @@ def to_mermaid(machine: Machine, labels: Labels | None = None) -> str:
         for transition in _transitions(node):
             if node is root and root.kind != "parallel" and not transition.targets:
                 continue
-            for target in transition.targets or (node,):
+            for target in _targets(transition):
                 lines.append(f"    {_name(node)} --> {_name(target)} : {_mermaid_text(_label(transition))}")
     return "\n".join(lines) + "\n"
 
@@ -70,7 +70,7 @@ def to_dot(machine: Machine, labels: Labels | None = None) -> str:
         lines.append(f'    {_name(tree.root)} [label="(any state)" shape=plaintext]')
     for node in tree.nodes:
         for transition in _transitions(node):
-            for target in transition.targets or (node,):
+            for target in _targets(transition):
                 lines.append(f"    {_dot_edge(node, target, _label(transition))}")
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -132,6 +132,13 @@ def _lines(node: Node, labels: Labels) -> list[str]:
 def _transitions(node: Node) -> Iterator[Transition]:
     for listed in (*node.transitions.values(), node.always):
         yield from (each for each in listed if not each.forbidden)
+
+
+def _targets(transition: Transition) -> Iterator[Node]:
+    """Yield what an arrow points at: the source itself when there is no target, and no machine but its start."""
+    for target in transition.targets or (transition.source,):
+        start = target.initial if target.parent is None and transition.targets else None
+        yield target if start is None else start
 
 
 def _label(transition: Transition) -> str:
