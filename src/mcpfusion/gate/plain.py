@@ -4,6 +4,7 @@ Claims, versions and the step just committed live in this process. Passages are 
 process, and that is all: two processes on one plain store can both run a step.
 """
 
+import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -66,7 +67,10 @@ class PlainStore:
             return known
         snapshot = self._machine.restore_state(stored.state)
         updated_at = _seconds(stored.updated_at)
-        version, identity = (known.version, known.id) if known else (1, json.dumps([key, stored.updated_at]))
+        if known is not None:
+            version, identity = known.version, known.id
+        else:
+            version, identity = _version(stored), json.dumps([key, stored.updated_at])
         return Workflow(
             scope,
             handle,
@@ -130,6 +134,16 @@ class PlainStore:
 
     async def aclose(self) -> None:
         """Nothing to let go of: the store is its owner's."""
+
+
+def _version(stored: FsmSnapshot) -> int:
+    """Return the version of a snapshot of which this process knows nothing else.
+
+    It differs from that of every other snapshot, and from the low numbers of a workflow that begins here: what is
+    found while another call writes it for the first time must not pass for what that call has written.
+    """
+    digest = hashlib.sha256(json.dumps([stored.state, stored.updated_at]).encode()).digest()
+    return 1 << 48 | int.from_bytes(digest[:6])
 
 
 def _seconds(text: str) -> float:
