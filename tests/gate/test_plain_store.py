@@ -136,6 +136,46 @@ async def test_a_state_read_before_a_step_and_used_after_it_admits_nothing() -> 
     assert store.kept["p1"].state == "paid"
 
 
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_workflow_that_another_call_is_writing_for_the_first_time_is_not_free(mode: str) -> None:
+    """The store has it already, and the call that saves it has not heard so yet: its claim is not to be seen."""
+    store = SlowStore()
+    shop = Shop(store)
+    saved, go_on = anyio.Event(), anyio.Event()
+    save = store.save
+    loads = 0
+
+    async def late(handle: str, snapshot: FsmSnapshot) -> None:
+        await save(handle, snapshot)
+        if not saved.is_set():
+            saved.set()
+            await go_on.wait()
+
+    async def load(handle: str) -> FsmSnapshot | None:
+        nonlocal loads
+        loads += 1
+        return store.kept.get(handle)
+
+    store.save, store.load = late, load
+    answers: list[Any] = []
+    async with Client(shop.server.lowlevel, mode=mode) as client:
+
+        async def call(note: str) -> None:
+            answers.append(await client.call_tool("payment.capture", {"id": "p1", "note": note}))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, "first")
+            await saved.wait()
+            before = loads
+            group.start_soon(call, "second")
+            with anyio.fail_after(20):
+                while loads == before:
+                    await anyio.lowlevel.checkpoint()
+            go_on.set()
+    assert shop.runs == ["first"]
+    assert sorted(answer.is_error for answer in answers) == [False, True]
+
+
 async def test_steps_are_saved_with_their_time_and_found_again_by_another_process() -> None:
     store = SlowStore()
     async with Client(Shop(store, clock=lambda: 1_800_000_000.25).server.lowlevel, mode=ERAS[1]) as client:
