@@ -368,9 +368,15 @@ class Passages:
         return result.with_meta({refusal.WORKFLOW_META_KEY: block})
 
     async def _wait(self, ticket: Ticket, seconds: float) -> None:
-        event = self._waiting.setdefault((ticket.scope, ticket.handle), anyio.Event())
-        with anyio.move_on_after(seconds):
-            await event.wait()
+        key = (ticket.scope, ticket.handle)
+        event = self._waiting.setdefault(key, anyio.Event())
+        try:
+            with anyio.move_on_after(seconds):
+                await event.wait()
+        finally:
+            # A claim of another process wakes nobody here, so the last one to wait tidies up.
+            if self._waiting.get(key) is event and not event.statistics().tasks_waiting:
+                del self._waiting[key]
 
     def _wake(self, ticket: Ticket) -> None:
         event = self._waiting.pop((ticket.scope, ticket.handle), None)
