@@ -112,7 +112,7 @@ def test_the_graph_has_the_tools_on_their_states():
 
 def test_the_picture_is_laid_out(tmp_path: Path):
     file = tmp_path / "invoice.svg"
-    done = run("graph", str(EXAMPLE), "--format", "svg", "-o", str(file))
+    done = run("graph", str(EXAMPLE), "--format", "svg", "--output", str(file))
     assert (done.returncode, done.stderr) == (0, "")
     texts = {text.text for text in ET.parse(file).getroot().iter("{http://www.w3.org/2000/svg}text")}
     assert {"draft", "review", "approved", "discharged", "SUBMIT", "- invoice.discharge (DISCHARGE)"} <= texts

@@ -22,7 +22,7 @@ _LAYOUT_SECONDS = 60
     show_default=True,
     help="What to write.",
 )
-@click.option("--output", "-o", type=click.Path(dir_okay=False), default=None, help="A file, instead of the output.")
+@click.option("--output", type=click.Path(dir_okay=False), default=None, help="A file, instead of the output.")
 def graph(target: str, kind: str, output: str | None) -> None:
     """Draw a machine, with the tools that are bound to a state written on it.
 
@@ -32,7 +32,7 @@ def graph(target: str, kind: str, output: str | None) -> None:
     \b
     Examples:
       mcpfusion graph invoice.yaml
-      mcpfusion graph server.py --format svg -o invoice.svg
+      mcpfusion graph server.py --format svg --output invoice.svg
 
     \b
     Exit codes: 0 it is drawn, 1 it could not be, 2 wrong usage.

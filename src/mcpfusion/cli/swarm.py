@@ -9,7 +9,7 @@ import click
 
 
 @click.command(short_help="Run a gateway from a config file.")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--transport", type=click.Choice(["stdio", "http"]), default="stdio", show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on, with http.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port, with http.")

@@ -80,7 +80,7 @@ def verify(
 
     \b
     Example:
-      mcpfusion token mint --scope finance | mcpfusion token verify - --scope finance
+      mcpfusion token verify eyJpc3Mi….c2ln --scope finance
 
     \b
     Exit codes: 0 it is valid, 1 it is not, 2 wrong usage.

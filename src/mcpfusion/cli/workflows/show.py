@@ -54,6 +54,8 @@ def _print(record: Workflow, history: Sequence[Step], now: float) -> None:
         "id": record.id,
         "version": str(record.version),
     }
+    if (machine := record.snapshot.get("machine")) is not None:
+        fields["machine"] = str(machine)  # the fingerprint of the definition that it was last written under
     if record.claim:
         fields["call"] = text.call_text(record, now)
         fields |= _claim_fields(record.claim)
