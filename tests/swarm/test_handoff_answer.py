@@ -33,7 +33,7 @@ def test_a_target_finds_its_specialist(target: str, found: str) -> None:
 
 @pytest.mark.parametrize("target", ["mcp://legal-agent", "financ", "support", "mcp://finance-agent-agent", "b"])
 def test_an_unknown_target_is_refused_with_what_there_is(target: str) -> None:
-    with pytest.raises(HandoffError, match="there are: finance, support-agent, a.b") as caught:
+    with pytest.raises(HandoffError, match=r"there are: finance, support-agent, a\.b") as caught:
         REGISTRY.find(handoff(target))
     assert caught.value.code == "UNKNOWN_TARGET"
     if target == "financ":
