@@ -6,14 +6,15 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
 from mcpfusion.actions.results import ToolResult
+from mcpfusion.swarm.catalogue import Catalogue
+from mcpfusion.swarm.connections import Connections, Passing
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.handoffs import Handoff
 from mcpfusion.swarm.keyring import Secrets
@@ -24,29 +25,20 @@ from mcpfusion.swarm.return_trip import (
     format_safe_return,
     inject_return_trip_tool,
     return_tool_name,
-    visible_text,
 )
 from mcpfusion.swarm.routes import Conversation, Conversations, Route
 from mcpfusion.swarm.sqlite_state import open_handoff_store
 from mcpfusion.swarm.state import HandoffStateStore
-from mcpfusion.swarm.tokens import Act, carried, mint_delegation_token
-from mcpfusion.swarm.trust import trusted_tools
+from mcpfusion.swarm.tokens import Act
 from mcpfusion.swarm.upstream import (
-    Ask,
     Connector,
-    Renew,
-    SendProgress,
     Upstream,
     UpstreamError,
-    UpstreamRequest,
 )
 
 _log = logging.getLogger(__name__)
 
 SHUTDOWN_TIMEOUT = 15.0
-CATALOGUE_AGE = 60.0
-
-LIST_ACT = Act.of("tools/list", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +55,6 @@ class Activation:
     handoff_id: str
     tools: list[dict[str, Any]]
     return_tool: str
-
-
-@dataclass(frozen=True, slots=True)
-class Passing:
-    """What goes through with a call: the caller's `_meta` without the gateway's own entries, progress, questions."""
-
-    meta: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
-    traceparent: str | None = None
-    progress: SendProgress | None = None
-    ask: Ask | None = None
-    input_responses: Mapping[str, Any] | None = field(default=None, repr=False)
-    request_state: str | None = field(default=None, repr=False)
 
 
 class SwarmGateway:
@@ -139,26 +119,28 @@ class SwarmGateway:
         self.dispatcher = dispatcher
         self.return_tool = return_tool_name(gateway_name, separator)
         self.dispatcher_tool = wire_name(gateway_name, separator, "call_specialist")
-        self._secrets = Secrets(delegation_secret)
-        self._token_ttl = token_ttl_seconds
-        self._connect_timeout = connect_timeout_ms / 1000
         self._idle_timeout = idle_timeout_ms / 1000
         self._max_sessions = max_sessions
         self._transport: Transport = upstream_transport
-        self._store = open_handoff_store(store) if isinstance(store, str) else store
-        self._pins = pins or _pins_at(store)
         self._max_depth = max_depth
         self._max_handoffs = max_handoffs
         self._max_returns = max_returns_to_same
         self._given_connector = connector
-        self._connector: Connector | None = None
+        self._connections = Connections(
+            gateway_name,
+            Secrets(delegation_secret),
+            token_ttl=token_ttl_seconds,
+            connect_timeout=connect_timeout_ms / 1000,
+            state_ttl=(idle_timeout_ms + connect_timeout_ms) / 1000 + token_ttl_seconds,
+            store=open_handoff_store(store) if isinstance(store, str) else store,
+            pins=pins or _pins_at(store),
+            reserved=frozenset({self.return_tool, self.dispatcher_tool}),
+        )
+        self._catalogue = Catalogue(self.registry, self._connections, separator)
         self._users = 0
         self._stop = anyio.Event()
         self._life: asyncio.Task[None] | None = None
         self._conversations = Conversations()
-        self._catalogue: dict[str, list[dict[str, Any]]] = {}
-        self._catalogue_due: dict[str, float] = {}
-        self._looking_up: dict[str, anyio.Lock] = {}
         self._changes: dict[str, None] = {}
         self._changed = anyio.Event()
         self.on_changed: Callable[[str], Awaitable[None]] | None = None
@@ -222,13 +204,13 @@ class SwarmGateway:
         with anyio.CancelScope() as scope:
             found.connecting, found.connecting_to = scope, domain
             try:
-                route.state = await self._carried(route, handoff)
+                route.state = await self._connections.carry(route, handoff)
                 await self._connect(found, route)
                 # It may have been taken back at the very moment when it was made.
                 await anyio.lowlevel.checkpoint_if_cancelled()
             except BaseException:
                 with anyio.CancelScope(shield=True):
-                    await self._close(route)
+                    await self._connections.close(route)
                 raise
             finally:
                 found.connecting = found.connecting_to = None
@@ -244,29 +226,7 @@ class SwarmGateway:
 
         Each specialist is asked once a minute at most; one that does not answer is left out meanwhile.
         """
-        async with anyio.create_task_group() as group:
-            for domain, specialist in self.registry.specialists.items():
-                group.start_soon(self._refresh, domain, specialist)
-        return [tool for domain in self.registry.specialists for tool in self._catalogue.get(domain, ())]
-
-    async def _refresh(self, domain: str, specialist: Specialist) -> None:
-        # Who comes while a specialist is asked waits for the answer too, so that all see the same list.
-        async with self._looking_up.setdefault(domain, anyio.Lock()):
-            if time.monotonic() >= self._catalogue_due.get(domain, 0):
-                await self._look_up(domain, specialist)
-                self._catalogue_due[domain] = time.monotonic() + CATALOGUE_AGE
-
-    async def _look_up(self, domain: str, specialist: Specialist) -> None:
-        rewriter = NamespaceRewriter(domain, separator=self.separator)
-        route = Route(str(uuid.uuid4()), domain, specialist, rewriter, depth=1)
-        try:
-            await self._connect(Conversation(""), route)
-            self._catalogue[domain] = list(route.tools or ())
-        except HandoffError as error:
-            _log.warning("the tools of %r are not known: %s", domain, error)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._close(route)
+        return await self._catalogue.tools()
 
     async def proxy_tools_list(self, conversation: str) -> list[dict[str, Any]]:
         """Return the specialist's tools under its namespace, and the tool that leads back.
@@ -277,7 +237,7 @@ class SwarmGateway:
         found, route = self._route(conversation)
         if route.tools is None:
             async with self._used(route):
-                await self._recovering(found, route, lambda: self._list(route))
+                await self._recovering(found, route, lambda: self._connections.list_tools(route))
         return inject_return_trip_tool(route.tools or (), self.name, separator=self.separator)
 
     async def proxy_tools_call(
@@ -293,12 +253,12 @@ class SwarmGateway:
 
         async def call() -> dict[str, Any]:
             original = self._original(route, name)
-            request = await self._request(route, Act.of(original, arguments), passing or Passing())
-            return await self._connection(route).call_tool(original, arguments, request)
+            request = await self._connections.request(route, Act.of(original, arguments), passing or Passing())
+            return await self._connections.upstream(route).call_tool(original, arguments, request)
 
         async with self._used(route):
             if route.tools is None:  # the list changed: a name may be new in it, or gone
-                await self._recovering(found, route, lambda: self._list(route))
+                await self._recovering(found, route, lambda: self._connections.list_tools(route))
             return await self._recovering(found, route, call)
 
     async def return_to_gateway(self, conversation: str, summary: str = "") -> ToolResult:
@@ -361,11 +321,11 @@ class SwarmGateway:
         async with anyio.create_task_group() as group:
             await group.start(_run_connector, connector)
             group.start_soon(self._look_after)
-            self._connector = connector
+            self._connections.connector = connector
             ready.set()
             await self._stop.wait()
             await self.dispose()
-            self._connector = None
+            self._connections.connector = None
             group.cancel_scope.cancel()
 
     async def _look_after(self) -> None:
@@ -418,99 +378,13 @@ class SwarmGateway:
         if full or (limit is not None and self._conversations.routes_to(domain) >= limit):
             raise HandoffError("TOO_MANY_SESSIONS", "all places are taken; try again later")
 
-    async def _carried(self, route: Route, handoff: Handoff) -> dict[str, Any]:
-        if handoff.carry_over_state is None:
-            return {}
-        claims = await carried(handoff.carry_over_state, self._store, self._state_ttl, lambda: str(uuid.uuid4()))
-        if "state_id" in claims and not self._store.shared and not route.specialist.in_process:
-            await self._store.delete(claims["state_id"])
-            raise HandoffError(
-                "STATE_NOT_SHARED",
-                "the carried state is too large for the token, and the gateway's store is in its own memory: "
-                "give gateway and specialist a shared store (store='sqlite:///…')",
-            )
-        if "state_id" in claims:
-            route.state_kept = handoff.carry_over_state
-        return claims
-
-    @property
-    def _state_ttl(self) -> float:
-        return self._idle_timeout + self._token_ttl + self._connect_timeout
-
     async def _connect(self, found: Conversation, route: Route) -> None:
-        """Connect and list, within the connect timeout.
+        def changed() -> None:
+            route.tools = None
+            self._note_change(found.key)
 
-        Raises:
-            HandoffError: It cannot be done.
-        """
-        if self._connector is None:
-            raise RuntimeError("the gateway is not running: serve it, or enter it with `async with gateway:`")
-        try:
-            with anyio.fail_after(self._connect_timeout):
-
-                def changed() -> None:
-                    route.tools = None
-                    self._note_change(found.key)
-
-                route.upstream = await self._connector.connect(
-                    route.domain, route.specialist, self._renew(route), changed
-                )
-                await self._list(route)
-        except TimeoutError:
-            raise HandoffError(
-                "UPSTREAM_TIMEOUT", f"specialist {route.domain!r} did not answer within {self._connect_timeout:g} s"
-            ) from None
-        except UpstreamError as error:
-            _log.warning("specialist %r cannot be reached: %s", route.domain, error)
-            if error.answer is not None:
-                said = visible_text(error.answer, 200)
-                raise HandoffError("UPSTREAM_REFUSED", f"specialist {route.domain!r} refused: {said}") from None
-            raise HandoffError("UPSTREAM_UNAVAILABLE", f"specialist {route.domain!r} cannot be reached") from None
-        route.last_used = found.last_used = time.monotonic()
-
-    async def _list(self, route: Route) -> None:
-        listed = await self._connection(route).list_tools(self._renew(route))
-        trusted = await trusted_tools(route.domain, route.specialist, listed, self._pins)
-        try:
-            tools = route.rewriter.rewrite_tools(trusted)
-        except ValueError as error:
-            raise HandoffError("UPSTREAM_REFUSED", str(error)) from None
-        # A specialist must not offer what leads back, or to itself, under the gateway's own name.
-        route.tools = [tool for tool in tools if tool["name"] not in (self.return_tool, self.dispatcher_tool)]
-        for name in route.rewriter.too_long():
-            _log.warning("tool name %r is longer than many clients accept", name)
-
-    def _renew(self, route: Route) -> Renew:
-        """Return what gives requests for the list of a route's tools, each with a token of its own."""
-        return partial(self._request, route, LIST_ACT, Passing(traceparent=route.traceparent))
-
-    async def _request(self, route: Route, act: Act, passing: Passing) -> UpstreamRequest:
-        """Return a request with a token of its own."""
-        if "state_id" in route.state and route.state_kept is not None:
-            # Kept for as long as the handoff is in use, not for as long as it was when it began.
-            await self._store.set(route.state["state_id"], route.state_kept, self._state_ttl)
-        traceparent = passing.traceparent or route.traceparent
-        token = await mint_delegation_token(
-            route.domain,
-            self._token_ttl,
-            Secrets(route.specialist.secret) if route.specialist.secret is not None else self._secrets,
-            self.name,
-            traceparent=traceparent,
-            tid=route.handoff_id,
-            audience=route.domain,
-            act=act,
-            single_use=True,
-            more={**route.state, "depth": route.depth},
-        )
-        return UpstreamRequest(
-            token=token,
-            traceparent=traceparent,
-            meta=passing.meta,
-            progress=passing.progress,
-            ask=passing.ask,
-            input_responses=passing.input_responses,
-            request_state=passing.request_state,
-        )
+        await self._connections.connect(route, changed)
+        found.last_used = route.last_used
 
     async def _recovering(self, found: Conversation, route: Route, work: Callable[[], Awaitable[Any]]) -> Any:
         """Do `work`; when the connection is gone, connect once more, and do it again if it certainly did not run."""
@@ -550,13 +424,8 @@ class SwarmGateway:
                 await self._end(found, route)
                 raise HandoffError(error.code, self._lost(found, route)) from None
             if route not in found.routes:
-                await self._close(route)
+                await self._connections.close(route)
                 raise _ended(route)
-
-    def _connection(self, route: Route) -> Upstream:
-        if route.upstream is None:
-            raise UpstreamError("the connection is closed", refused=True)
-        return route.upstream
 
     def _lost(self, found: Conversation, route: Route) -> str:
         back = found.top.domain if found.top else self.name
@@ -571,18 +440,7 @@ class SwarmGateway:
                 found.top.last_used = found.last_used
             self._note_change(found.key)
         with anyio.CancelScope(shield=True):
-            await self._close(route)
-
-    async def _close(self, route: Route) -> None:
-        upstream, route.upstream = route.upstream, None
-        try:
-            with anyio.move_on_after(self._connect_timeout):
-                if upstream is not None:
-                    await upstream.aclose()
-                if "state_id" in route.state:
-                    await self._store.delete(route.state["state_id"])
-        except Exception:
-            _log.warning("the end of the handoff to %r was not clean", route.domain, exc_info=True)
+            await self._connections.close(route)
 
     def _route(self, conversation: str) -> tuple[Conversation, Route]:
         found = self._conversations.get(conversation)

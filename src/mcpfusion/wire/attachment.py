@@ -30,8 +30,9 @@ from mcpfusion.gate.workflows import Moved, StoreUnavailable, Workflows
 from mcpfusion.stores import open_store
 from mcpfusion.stores.protocol import FsmStateStore, VersionedFsmStateStore
 from mcpfusion.swarm.clearance import GatewayClearance
+from mcpfusion.swarm.connections import LIST_ACT
 from mcpfusion.swarm.errors import HandoffAuthError
-from mcpfusion.swarm.gateway import LIST_ACT, SwarmGateway
+from mcpfusion.swarm.gateway import SwarmGateway
 from mcpfusion.swarm.tokens import Delegation
 from mcpfusion.wire.audience import Audience, Listener
 from mcpfusion.wire.calling import Calling, Gated, unsendable

@@ -17,8 +17,9 @@ from mcpfusion.actions.context import Context
 from mcpfusion.actions.middleware import Call
 from mcpfusion.actions.results import ToolResult, error_result
 from mcpfusion.gate.identity import Identity
+from mcpfusion.swarm.connections import Passing
 from mcpfusion.swarm.errors import HandoffError
-from mcpfusion.swarm.gateway import Passing, SwarmGateway
+from mcpfusion.swarm.gateway import SwarmGateway
 from mcpfusion.swarm.handoffs import Handoff
 from mcpfusion.swarm.namespace import wire_name
 from mcpfusion.swarm.return_trip import inject_return_trip_tool
