@@ -155,7 +155,7 @@ async def test_a_token_of_a_handoff_expires_although_the_handoff_does_not(
     era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The specialist's clock is moved on by far more than lifetime and leeway between two calls."""
-    import mcpfusion.swarm.gateway as gateway_module
+    import mcpfusion.swarm.connections as gateway_module
     import mcpfusion.swarm.tokens as tokens
 
     now = [1_800_000_000.0]
