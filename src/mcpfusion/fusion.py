@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from mcpfusion.swarm.gateway import SwarmGateway
-    from mcpfusion.wire.attachment import Store
+    from mcpfusion.wire.options import Store
     from mcpfusion.wire.server import FusionServer
 
     Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
@@ -135,7 +135,7 @@ class Fusion:
             token_verifier: The SDK's `TokenVerifier` that goes with it.
             swarm_gateway: Takes the handoffs that actions return.
             options: How to gate: `state_handle_key`, `access`, `single_tenant`, `time_limit`, `conflict_wait`, ...,
-                see `mcpfusion.wire.attachment.GateOptions`.
+                see `mcpfusion.wire.options.GateOptions`.
 
         Raises:
             BindingError: A binding does not fit the machine.

@@ -11,7 +11,8 @@ from .errors import RegistrationError
 if TYPE_CHECKING:
     from mcpfusion.gate.gate import StateMachineGate
     from mcpfusion.swarm.gateway import SwarmGateway
-    from mcpfusion.wire.attachment import Attachment, Store
+    from mcpfusion.wire.attachment import Attachment
+    from mcpfusion.wire.options import Store
 
     from .middleware import Middleware
 
@@ -114,13 +115,14 @@ class ActionRegistry:
             fsm_store: Where workflows are kept: a URL, or a store of one's own.
             middleware: Async callables around every call, the first one outermost.
             swarm_gateway: Takes the handoffs that actions return.
-            options: How to gate, see `mcpfusion.wire.attachment.GateOptions`.
+            options: How to gate, see `mcpfusion.wire.options.GateOptions`.
 
         Raises:
             BindingError: A binding does not fit the machine, or there are bindings and no `fsm`.
             TypeError: A server or an option that there is not.
         """
-        from mcpfusion.wire.attachment import attach, options_of
+        from mcpfusion.wire.attachment import attach
+        from mcpfusion.wire.options import options_of
 
         return attach(
             server,

@@ -66,20 +66,13 @@ class PlainStore:
         if known is not None and known.state == stored.state:
             return known
         snapshot = self._machine.restore_state(stored.state)
-        updated_at = _seconds(stored.updated_at)
         if known is not None:
-            version, identity = known.version, known.id
+            # Moved by another process, or by a save that raised: at least one step that was not counted here.
+            version, identity, steps = known.version, known.id, known.steps + 1
         else:
-            version, identity = _version(stored), json.dumps([key, stored.updated_at])
+            version, identity, steps = _version(stored), json.dumps([key, stored.updated_at]), 0
         return Workflow(
-            scope,
-            handle,
-            identity,
-            version,
-            known.steps if known else 0,
-            snapshot.state,
-            snapshot.to_json(),
-            updated_at,
+            scope, handle, identity, version, steps, snapshot.state, snapshot.to_json(), _seconds(stored.updated_at)
         )
 
     async def write(self, workflow: Workflow, *, expected_version: int, step: Step | None = None) -> bool:

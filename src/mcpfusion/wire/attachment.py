@@ -3,7 +3,6 @@
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,9 +21,9 @@ from mcpfusion.actions.registry import ActionRegistry
 from mcpfusion.gate.actions import bound_tools
 from mcpfusion.gate.binding import BindingError, Bindings
 from mcpfusion.gate.gate import StateMachineGate
-from mcpfusion.gate.identity import Access, Identity, ScopeError, check_access, scope_of
+from mcpfusion.gate.identity import Identity, ScopeError, scope_of
 from mcpfusion.gate.menu import Menu, Menus
-from mcpfusion.gate.passage import Options, Passages
+from mcpfusion.gate.passage import Passages
 from mcpfusion.gate.plain import PlainStore
 from mcpfusion.gate.workflows import Moved, StoreUnavailable, Workflows
 from mcpfusion.stores import open_store
@@ -40,6 +39,7 @@ from mcpfusion.wire.handover import Handover
 from mcpfusion.wire.listening import Listening, Send, bus_of
 from mcpfusion.wire.listing import Listing, cursor_of, no_such_tool, ready
 from mcpfusion.wire.lowlevel import lowlevel_of
+from mcpfusion.wire.options import GateOptions, Store
 from mcpfusion.wire.request import (
     RequestContext,
     connection_of,
@@ -53,38 +53,8 @@ from mcpfusion.wire.timers import run_timers
 
 _log = logging.getLogger(__name__)
 
-Store = str | VersionedFsmStateStore | FsmStateStore
-
-PAGE_SIZE = 250
 _ATTACHED = "_mcpfusion_attachment"
 _HEARING_KEY = "io.mcpfusion/hearing"
-
-
-@dataclass(frozen=True, slots=True)
-class GateOptions:
-    """How a server gates. Every way of attaching takes these by name.
-
-    Attributes:
-        state_handle_key: The argument that names the workflow a call belongs to.
-        access: Who shares workflows: `owner`, `shared`, or a callable from the caller's identity to a scope.
-        single_tenant: Callers who do not say who they are are one and the same, also over HTTP.
-        passage: Limits, the clock and the redaction hook.
-        page_size: Tools on a page of `tools/list`.
-        request_state_security: Seals what a client carries between the rounds of a question; servers of more
-            than one process need shared keys.
-    """
-
-    state_handle_key: str | None = None
-    access: Access = "owner"
-    single_tenant: bool = False
-    passage: Options = field(default_factory=Options)
-    page_size: int = PAGE_SIZE
-    request_state_security: RequestStateSecurity | None = None
-
-    def __post_init__(self) -> None:
-        check_access(self.access)
-        if self.state_handle_key == "":
-            raise ValueError("state_handle_key: expected the name of an argument, got an empty one")
 
 
 class Attachment:
@@ -428,13 +398,3 @@ def attach(
     """
     registry = actions if actions is not None else ActionRegistry()
     return Attachment(server, registry, gate, store, list(middleware), options or GateOptions(), gateway)
-
-
-def options_of(**given: Any) -> GateOptions:
-    """Return options from keyword arguments, those of the passage among them.
-
-    Raises:
-        TypeError: An option that does not exist.
-    """
-    passage = {name: given.pop(name) for name in list(given) if name in Options.__slots__}
-    return replace(GateOptions(**given), passage=Options(**passage))

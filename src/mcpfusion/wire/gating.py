@@ -5,7 +5,8 @@ from typing import Any
 
 from mcpfusion.actions.middleware import Middleware
 from mcpfusion.gate.gate import StateMachineGate
-from mcpfusion.wire.attachment import Attachment, Store, attach, options_of
+from mcpfusion.wire.attachment import Attachment, attach
+from mcpfusion.wire.options import Store, options_of
 
 
 def gate_server(
@@ -24,7 +25,7 @@ def gate_server(
         gate: The machine and the bindings.
         store: Where workflows are kept: a URL, or a store of one's own.
         middleware: Async callables around every call, the first one outermost.
-        options: How to gate, see `mcpfusion.wire.attachment.GateOptions`.
+        options: How to gate, see `mcpfusion.wire.options.GateOptions`.
 
     Raises:
         TypeError: A server or an option that there is not.

@@ -13,7 +13,8 @@ from mcp.server.stdio import stdio_server
 from mcpfusion.actions.middleware import Middleware
 from mcpfusion.gate.gate import StateMachineGate
 from mcpfusion.stores.protocol import VersionedFsmStateStore
-from mcpfusion.wire.attachment import Attachment, Store, attach, options_of
+from mcpfusion.wire.attachment import Attachment, attach
+from mcpfusion.wire.options import Store, options_of
 
 if TYPE_CHECKING:
     from mcpfusion.fusion import Fusion
