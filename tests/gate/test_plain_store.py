@@ -226,6 +226,33 @@ async def test_a_save_that_fails_after_the_handler_does_not_repeat_the_effect(
     assert shop.runs == ["declined", "n"]
 
 
+async def test_a_step_whose_save_raised_and_was_carried_out_does_not_lend_its_key_to_the_next() -> None:
+    """Two steps of one tool: the second must not look to a payment provider like a repeat of the first."""
+    store = SlowStore()
+    keys: list[str] = []
+    states = {"first": {"on": {"NEXT": "second"}}, "second": {"on": {"NEXT": "third"}}, "third": {}}
+    f = Fusion("rates")
+
+    @f.action("rate.pay", bind_state=("*", "NEXT")).handle
+    async def pay(ctx: Context) -> dict:
+        keys.append(ctx.workflow.idempotency_key)
+        return {}
+
+    async def save_and_raise(handle: str, snapshot: FsmSnapshot) -> None:
+        store.kept[handle] = snapshot
+        if snapshot.state != "first":
+            raise ConnectionError("the answer was lost")
+
+    store.save = save_and_raise
+    gate = f.fsm({"id": "rates", "initial": "first", "states": states})
+    server = f.server(fsm=gate, store=store, clock=lambda: 1000.0)
+    async with Client(server.lowlevel, mode=ERAS[1]) as client:
+        for _ in range(2):
+            await client.call_tool("rate.pay", {})
+    assert store.kept["@process"].state == "third"
+    assert len(keys) == len(set(keys)) == 2
+
+
 async def test_the_whole_list_is_shown_because_a_plain_store_cannot_say_what_it_holds() -> None:
     async with Client(Shop().server.lowlevel, mode=ERAS[1]) as client:
         tools = (await client.list_tools()).tools
