@@ -176,7 +176,9 @@ def _called_delay(name: str, function: Callable[..., Any]) -> Delay:
     def delay(step: Step) -> float:
         try:
             milliseconds = function(MappingProxyType(step.context), step.event, None)
-            return max(0.0, float(delay_of(milliseconds, at("delays", name))))
+            if isinstance(milliseconds, str):
+                raise TypeError("it must return a number of milliseconds")
+            return float(delay_of(milliseconds, at("delays", name)))
         except Exception as error:
             raise MachineError(f"the delay {name!r} failed: {error}") from error
 
