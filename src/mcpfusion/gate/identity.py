@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
 from typing import Any, Literal, cast
 
 HANDLE_LIMIT = 1024
@@ -46,8 +47,10 @@ def check_access(access: object) -> None:
     """Refuse an access rule that could not name any caller's scope.
 
     Raises:
-        ValueError: It is none of `owner`, `shared` and a callable.
+        ValueError: It is none of `owner`, `shared` and a callable that is not async.
     """
+    if iscoroutinefunction(access) or iscoroutinefunction(getattr(access, "__call__", None)):  # noqa: B004
+        raise ValueError(f"access: {access!r} is async; a scope is told from the Identity without waiting")
     if access not in ("owner", "shared") and not callable(access):
         raise ValueError(
             f"access: expected 'owner', 'shared' or a callable from an Identity to a scope, got {access!r}"

@@ -1,7 +1,7 @@
 """How a server gates: what every way of attaching takes by name."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from mcp.server.request_state import RequestStateSecurity
 
@@ -38,8 +38,9 @@ class GateOptions:
 
     def __post_init__(self) -> None:
         check_access(self.access)
-        if self.state_handle_key == "":
-            raise ValueError("state_handle_key: expected the name of an argument, got an empty one")
+        key = cast(object, self.state_handle_key)
+        if key is not None and not (isinstance(key, str) and key):
+            raise ValueError(f"state_handle_key: expected the name of an argument, got {key!r}")
 
 
 def options_of(**given: Any) -> GateOptions:
