@@ -91,6 +91,7 @@ def test_bindings_without_a_machine_are_refused() -> None:
     [
         {"acess": "owner"},
         {"state_handle_key": ""},
+        {"state_handle_key": 7},
         {"access": "everybody"},
         {"store": "nosql://x"},
         {"store": 7},

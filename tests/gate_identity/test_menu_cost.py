@@ -8,6 +8,7 @@ import pytest
 
 from mcpfusion.stores import MemoryStore
 from mcpfusion.stores.protocol import Step, Workflow
+from tests.gate_identity.listening import listening
 from tests.gate_identity.users import APPROVAL, anonymous, approvals, as_user, authenticated, menu
 from tests.support.serving import http_client, sdk_client
 
@@ -87,6 +88,20 @@ async def test_a_call_costs_one_read_and_two_writes_and_no_query_over_all() -> N
         store.calls.clear()
         await client.call_tool("approval.pay", {"id": "A-1"})
         assert dict(store.calls) == {"read": 1}
+
+
+async def test_a_step_asks_for_the_menus_of_its_own_scope_only() -> None:
+    store = Counted()
+    async with (
+        authenticated(approvals(), state_handle_key="id", store=store) as url,
+        listening(url, "2026-07-28", "alice") as (alice, heard),
+        listening(url, "2026-07-28", "alice"),
+        listening(url, "2026-07-28", "bob"),
+    ):
+        store.calls.clear()
+        await alice.call_tool("approval.submit", {"id": "A-1"})
+        await heard.wait(1)
+        assert dict(store.calls) == {"read": 1, "write": 2, "states_in_use": 1}
 
 
 async def test_a_sessions_menu_reads_its_own_workflows_only_and_a_bounded_number_of_them() -> None:

@@ -105,7 +105,16 @@ async def test_an_anonymous_caller_without_a_tenant_is_refused_where_the_tenant_
             assert not (await somebody.call_tool("approval.submit", {"id": "A-1"})).is_error
 
 
-@pytest.mark.parametrize("access", ["Owner", "principal", "", None, 7])
+async def waits(identity: Identity) -> str:
+    return "acme"
+
+
+class Waits:
+    async def __call__(self, identity: Identity) -> str:
+        return "acme"
+
+
+@pytest.mark.parametrize("access", ["Owner", "principal", "", None, 7, waits, Waits()])
 def test_an_access_that_is_none_of_the_three_is_refused_before_anything_runs(access: Any) -> None:
     f = approvals()
     with pytest.raises((ValueError, TypeError), match="access"):
