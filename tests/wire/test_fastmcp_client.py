@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 from fastmcp import Client, FastMCP
 from fastmcp.client.transports import StdioTransport
@@ -70,12 +71,16 @@ async def test_over_http(way: str, mode: str) -> None:
         await pays_once(client, heard)
 
 
-@pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize("way", WAYS)
-async def test_over_stdio(way: str, mode: str) -> None:
-    server = StdioTransport(sys.executable, [str(WAYS_FILE), "stdio", way], keep_alive=False)
-    async with fastmcp_client(server, mode) as (client, heard):
-        await pays_once(client, heard)
+async def test_over_stdio(way: str) -> None:
+    async def one(mode: str) -> None:
+        server = StdioTransport(sys.executable, [str(WAYS_FILE), "stdio", way], keep_alive=False)
+        async with fastmcp_client(server, mode) as (client, heard):
+            await pays_once(client, heard)
+
+    async with anyio.create_task_group() as group:
+        for mode in ERAS:
+            group.start_soon(one, mode)
 
 
 @pytest.mark.parametrize("mode", ERAS)

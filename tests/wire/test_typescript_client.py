@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.support.node import drive, install
@@ -76,17 +77,23 @@ async def pays_once(folder: Path, server: dict[str, Any], mode: str) -> None:
     assert unknown.get("isError") or unknown["thrown"]["code"] == -32602
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", ["own", "gate-lowlevel", "gate-mcpserver", "gate-fastmcp"])
-async def test_over_http(way: str, mode: str, client: Path) -> None:
-    async with http_app(make(way, keyed=False).asgi()) as origin:
-        await pays_once(client, {"url": f"{origin}/mcp"}, mode)
+async def test_over_http(way: str, client: Path) -> None:
+    async def one(mode: str) -> None:
+        async with http_app(make(way, keyed=False).asgi()) as origin:
+            await pays_once(client, {"url": f"{origin}/mcp"}, mode)
+
+    async with anyio.create_task_group() as group:
+        for mode in MODES:
+            group.start_soon(one, mode)
 
 
-@pytest.mark.parametrize("mode", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("way", ["own", "gate-mcpserver"])
-async def test_over_stdio(way: str, mode: str, client: Path) -> None:
-    await pays_once(client, {"command": sys.executable, "args": [str(WAYS_FILE), "stdio", way]}, mode)
+async def test_over_stdio(way: str, client: Path) -> None:
+    server = {"command": sys.executable, "args": [str(WAYS_FILE), "stdio", way]}
+    async with anyio.create_task_group() as group:
+        for mode in ("2025-11-25", "2026-07-28"):
+            group.start_soon(pays_once, client, server, mode)
 
 
 async def test_several_pages_are_one_list(client: Path) -> None:

@@ -3,8 +3,10 @@
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 from mcp import Client
 
@@ -156,14 +158,14 @@ async def test_over_http(way: str, mode: str) -> None:
 @pytest.mark.parametrize("way", RUN)
 async def test_over_http_as_a_process_of_its_own(way: str, process_url: Callable[..., str]) -> None:
     url = process_url(way)
-    for mode in ERAS:
-        await live(url, mode, way, keyed=False)
-    await live(url, "legacy", way, keyed=False)  # another session, another invoice
+    async with anyio.create_task_group() as group:
+        for mode in (*ERAS, "legacy"):  # each session has an invoice of its own, and the process has one
+            group.start_soon(partial(live, url, mode, way, keyed=False))
 
 
-@pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize("way", RUN)
-async def test_over_stdio(way: str, mode: str) -> None:
-    keyed = mode == "legacy"  # each of the two once, so that no more processes are started than needed
-    server = stdio_server(WAYS_FILE, args=(way, "keyed") if keyed else (way,))
-    await live(server, mode, way, keyed=keyed)
+async def test_over_stdio(way: str) -> None:
+    async with anyio.create_task_group() as group:
+        for mode, keyed in zip(ERAS, (True, False), strict=True):
+            server = stdio_server(WAYS_FILE, args=(way, "keyed") if keyed else (way,))
+            group.start_soon(partial(live, server, mode, way, keyed=keyed))
