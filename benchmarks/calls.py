@@ -13,7 +13,7 @@ from functools import partial
 from mcp import Client
 
 from benchmarks import servers
-from benchmarks.compare import Settings, http_server, measure, print_machine, report, settings
+from benchmarks.compare import Settings, Subject, http_server, measure, print_machine, report, settings
 from benchmarks.menu import subjects
 
 ABOUT = "tools/call beside MCPServer and FastMCP."
@@ -28,7 +28,7 @@ async def in_process(how: Settings) -> None:
             server = servers.lowlevel(servers.make(kind, how.tools, store))
             client = await stack.enter_async_context(Client(server, mode="2026-07-28"))
             await client.list_tools()  # a client that knows the tools checks their results
-            operations[name] = partial(client.call_tool, servers.names(kind, 1)[0], servers.ARGUMENTS)
+            operations[name] = Subject(partial(client.call_tool, servers.names(kind, 1)[0], servers.ARGUMENTS))
         found = await measure(operations, how)
     report(f"tools/call, {how.tools} tools, the SDK's client in process", found, "MCPServer")
 
@@ -41,7 +41,7 @@ async def over_http(how: Settings) -> None:
             name: stack.enter_context(http_server(kind, how.tools, store))
             for name, (kind, store) in subjects(folder).items()
         }
-        found = await measure({name: server.call for name, server in running.items()}, how)
+        found = await measure({name: Subject(server.call, server.cpu) for name, server in running.items()}, how)
     report(f"tools/call, {how.tools} tools, HTTP (2026-07-28)", found, "MCPServer")
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 from benchmarks import servers
@@ -43,27 +45,58 @@ def settings(about: str) -> Settings:
     return Settings(**vars(parser.parse_args()))
 
 
-async def measure(subjects: Mapping[str, Callable[[], Awaitable[Any]]], how: Settings) -> dict[str, list[float]]:
-    """Return seconds per operation of each subject, one number for each round."""
-    found: dict[str, list[float]] = {name: [] for name in subjects}
-    for operation in subjects.values():
-        await operation()
+@dataclass(frozen=True)
+class Subject:
+    """What is measured.
+
+    Attributes:
+        operation: Carried out again and again.
+        cpu: Tells the CPU seconds that the process behind it has used so far.
+    """
+
+    operation: Callable[[], Awaitable[Any]]
+    cpu: Callable[[], float] = time.process_time
+
+
+@dataclass(frozen=True)
+class Round:
+    """Seconds per operation in one round: as a clock on the wall sees it, and of CPU time."""
+
+    wall: float
+    cpu: float
+
+
+async def measure(subjects: Mapping[str, Subject], how: Settings) -> dict[str, list[Round]]:
+    """Measure the subjects in turns."""
+    found: dict[str, list[Round]] = {name: [] for name in subjects}
+    for subject in subjects.values():
+        await subject.operation()
+    gc.collect()
+    gc.freeze()  # one server's tools must not make the collector slow for another
     for _ in range(how.rounds):
-        for name, operation in subjects.items():
-            count, start = 0, time.perf_counter()
-            while (now := time.perf_counter()) - start < how.seconds or not count:
-                await operation()
-                count += 1
-            found[name].append((now - start) / count)
+        for name, subject in subjects.items():
+            found[name].append(await _round(subject, how.seconds))
     return found
 
 
-def report(title: str, found: Mapping[str, list[float]], reference: str) -> None:
-    """Print the medians, and the median of the ratios to `reference` in the same round."""
-    sys.stdout.write(f"\n{title}\n{'':28}{'median':>12}{'times ' + reference:>20}\n")
+async def _round(subject: Subject, seconds: float) -> Round:
+    count, cpu, start = 0, subject.cpu(), time.perf_counter()
+    while (now := time.perf_counter()) - start < seconds or not count:
+        await subject.operation()
+        count += 1
+    return Round((now - start) / count, (subject.cpu() - cpu) / count)
+
+
+def report(title: str, found: Mapping[str, list[Round]], reference: str) -> None:
+    """Print the medians, and the medians of the ratios to `reference` in the same round."""
+    out = sys.stdout.write
+    out(f"\n{title}\n{'':28}{'wall':>12}{'ratio':>8}{'CPU':>14}{'ratio':>8}\n")
     for name, rounds in found.items():
-        ratio = statistics.median(mine / theirs for mine, theirs in zip(rounds, found[reference], strict=True))
-        sys.stdout.write(f"{name:28}{statistics.median(rounds) * 1e6:>9.0f} µs{ratio:>20.2f}\n")
+        pairs = list(zip(rounds, found[reference], strict=True))
+        wall = statistics.median(mine.wall / theirs.wall for mine, theirs in pairs)
+        cpu = statistics.median(mine.cpu / max(theirs.cpu, 1e-9) for mine, theirs in pairs)
+        walls, cpus = (statistics.median(getattr(each, kind) for each in rounds) * 1e6 for kind in ("wall", "cpu"))
+        out(f"{name:28}{walls:>9.0f} µs{wall:>8.2f}{cpus:>11.0f} µs{cpu:>8.2f}\n")
     sys.stdout.flush()
 
 
@@ -79,8 +112,9 @@ def print_machine() -> None:
 class HttpServer:
     """One of the servers in a process of its own, and a connection that is kept open to it."""
 
-    def __init__(self, kind: str, port: int) -> None:
+    def __init__(self, kind: str, port: int, process: int) -> None:
         self._kind = kind
+        self._process = process
         self._connection = HTTPConnection("127.0.0.1", port, timeout=30)
 
     async def list(self) -> None:
@@ -91,6 +125,14 @@ class HttpServer:
         """Call the first tool once."""
         name = servers.names(self._kind, 1)[0]
         self._post("tools/call", {"name": name, "arguments": servers.ARGUMENTS}, {"Mcp-Name": name})
+
+    def cpu(self) -> float:
+        """Return the CPU seconds that the server's process has used so far; 0 where the system does not say."""
+        try:
+            fields = Path(f"/proc/{self._process}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _post(self, method: str, params: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}})
@@ -117,7 +159,7 @@ def http_server(kind: str, tools: int, store: str = "memory://") -> Iterator[Htt
     process = subprocess.Popen(command)  # noqa: S603 - our own module
     try:
         _wait_for(port, process)
-        yield HttpServer(kind, port)
+        yield HttpServer(kind, port, process.pid)
     finally:
         process.terminate()
         process.wait()

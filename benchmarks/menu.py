@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, ExitStack
 from mcp import Client
 
 from benchmarks import servers
-from benchmarks.compare import Settings, http_server, measure, print_machine, report, settings
+from benchmarks.compare import Settings, Subject, http_server, measure, print_machine, report, settings
 
 ABOUT = "tools/list beside MCPServer and FastMCP."
 
@@ -36,7 +36,7 @@ async def in_process(how: Settings) -> None:
             )
             for name, (kind, store) in subjects(folder).items()
         }
-        found = await measure({name: client.list_tools for name, client in clients.items()}, how)
+        found = await measure({name: Subject(client.list_tools) for name, client in clients.items()}, how)
     report(f"tools/list of {how.tools} tools, the SDK's client in process", found, "MCPServer")
 
 
@@ -48,7 +48,7 @@ async def over_http(how: Settings) -> None:
             name: stack.enter_context(http_server(kind, how.tools, store))
             for name, (kind, store) in subjects(folder).items()
         }
-        found = await measure({name: server.list for name, server in running.items()}, how)
+        found = await measure({name: Subject(server.list, server.cpu) for name, server in running.items()}, how)
     report(f"tools/list of {how.tools} tools, HTTP (2026-07-28)", found, "MCPServer")
 
 
