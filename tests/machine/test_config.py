@@ -61,6 +61,7 @@ FAULTS: list[tuple[Any, str]] = [
     (flat(entry={"type": "xstate.raise"}), "states.a.entry.event: must be the name of an event"),
     (flat(entry={"type": "xstate.raise", "event": "X", "dely": 1}), "unknown key 'dely' (did you mean 'delay'?)"),
     (flat(entry={"type": "xstate.raise", "event": "X", "delay": "soon"}), "the delay 'soon' is given"),
+    (flat(entry={"type": "xstate.raise", "event": "*"}), "states.a.entry.event: an event cannot have the name"),
     (flat(entry={"type": "xstate.cancel"}), "states.a.entry.id: must be the id of a delayed event"),
     (flat(entry={"type": "xstate.assign"}), "states.a.entry.assignment: must be an object"),
     (

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
+from .descriptors import is_wildcard
 from .errors import MachineError, at, fault, near_miss
 from .guards import check_callable
 from .jsondata import items_of, json_of, type_name
@@ -196,6 +197,8 @@ def _event(value: Any, where: str) -> Event:
     event = {"type": value} if isinstance(value, str) else value
     if not isinstance(event, Mapping) or not isinstance(cast("Event", event).get("type"), str):
         raise fault(where, "must be the name of an event, or an object with its name under 'type'")
+    if is_wildcard(cast("Event", event)["type"]):
+        raise fault(where, "an event cannot have the name of a wildcard")
     return json_of(event, where)
 
 

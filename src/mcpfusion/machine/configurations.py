@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from .errors import UnknownStateError, near_miss
+from .events import next_events
 from .nodes import Node, Tree
 from .snapshot import Configuration, StateValue, state_text
 
@@ -40,6 +41,7 @@ class Configurations:
     def _make(self, mask: int) -> Configuration:
         active = [node for node in self._tree.nodes if mask & node.bit]
         value = _value(self._tree.root, mask)
+        final = is_final(self._tree.root, mask)
         return Configuration(
             machine=self._fingerprint,
             mask=mask,
@@ -47,7 +49,8 @@ class Configurations:
             state=state_text(value),
             paths=frozenset(node.path for node in active if node.parent is not None),
             tags=tuple(sorted({tag for node in active for tag in node.definition.tags})),
-            final=is_final(self._tree.root, mask),
+            events=() if final else next_events(self._tree, mask),
+            final=final,
         )
 
     def _mask(self, node: Node, value: Any) -> int:

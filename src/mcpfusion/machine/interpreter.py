@@ -59,8 +59,6 @@ class Interpreter:
         self._tree = tree
         self._configurations = configurations
         self._limit = limit
-        self._events = frozenset(key for node in tree.nodes for key in node.transitions)
-        self._histories = {node.path: node for node in tree.nodes if node.kind == "history"}
         self._paths = {node.path: node for node in tree.nodes}
         self._choices: dict[tuple[int, str], _Choice | None] = {}
         self._always: dict[int, tuple[_Chosen, ...]] = {}

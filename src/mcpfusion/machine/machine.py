@@ -9,7 +9,7 @@ from .config import freeze
 from .configurations import Configurations
 from .descriptors import check_event
 from .errors import MachineConfigError, MachineError, UnknownStateError
-from .events import accepting, next_events
+from .events import accepting
 from .fingerprint import fingerprint
 from .flat import FlatTable, is_flat
 from .interpreter import Interpreter
@@ -72,7 +72,6 @@ class Machine:
         self._configurations = Configurations(tree, self.fingerprint)
         self._interpreter = Interpreter(tree, self._configurations, _limit(config))
         self._restorer = Restorer(tree, self._configurations, self._context)
-        self._next: dict[int, tuple[str, ...]] = {}
         self.flat: bool = is_flat(tree) and not self._context
         self._table = FlatTable(tree, self._configurations) if self.flat else None
 
@@ -130,13 +129,7 @@ class Machine:
         A machine that is done names none.
         """
         self._check(snapshot)
-        if snapshot.final:
-            return ()
-        mask = snapshot.configuration.mask
-        found = self._next.get(mask)
-        if found is None:
-            found = self._next[mask] = next_events(self.tree, mask)
-        return found
+        return snapshot.configuration.events
 
     def meta(self, snapshot: Snapshot) -> dict[str, Any]:
         """Return the meta data of the active states that have some, by their ids."""

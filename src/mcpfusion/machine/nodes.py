@@ -19,16 +19,16 @@ class Transition:
     guard: Any = None
     actions: tuple[Any, ...] = ()
     delay: float | str | None = None
+    forbidden: bool = field(init=False)
+    """True when taking it does nothing at all, which is how a configuration forbids an event."""
+
+    def __post_init__(self) -> None:
+        self.forbidden = self.targets is None and not self.definition.actions
 
     @property
     def reenter(self) -> bool:
         """True when the source is left and entered again even if the target lies within it."""
         return self.definition.reenter
-
-    @property
-    def forbidden(self) -> bool:
-        """True when taking it does nothing at all, which is how a configuration forbids an event."""
-        return self.targets is None and not self.definition.actions
 
 
 @dataclass(slots=True, eq=False)

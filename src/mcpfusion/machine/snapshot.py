@@ -67,6 +67,7 @@ class Configuration:
         paths: The dotted path of every active state, ancestors included.
         tags: The tags of the active states, sorted.
         final: True when the machine is done there.
+        events: The descriptors that the active states name; none once the machine is done.
     """
 
     machine: str
@@ -76,6 +77,7 @@ class Configuration:
     paths: frozenset[str]
     tags: tuple[str, ...]
     final: bool
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
