@@ -430,3 +430,32 @@ def test_a_machine_that_is_one_state() -> None:
     assert (snapshot.value, snapshot.state, snapshot.paths, machine.states) == ({}, "{}", frozenset(), ())
     assert machine.accepting("PING") == {""}
     assert through_json(machine, machine.transition(snapshot, "PING")) == snapshot
+
+
+def test_initial_actions_run_when_a_history_state_remembers_nothing() -> None:
+    machine = Machine(
+        {
+            "initial": "off",
+            "states": {
+                "off": {"on": {"RESUME": "on.back", "RESUME_B": "on.other"}},
+                "on": {
+                    "initial": {"target": "a", "actions": "tell"},
+                    "on": {"OFF": "off"},
+                    "states": {
+                        "a": {},
+                        "b": {},
+                        "back": {"type": "history"},
+                        "other": {"type": "history", "target": "b"},
+                    },
+                },
+            },
+        },
+        actions={"tell": lambda context, event, params: None},
+    )
+    first = machine.transition(machine.initial(), "RESUME")
+    assert (first.state, [effect.type for effect in first.effects]) == ('{"on":"a"}', ["tell"])
+    again = machine.transition(machine.transition(first, "OFF"), "RESUME")
+    assert (again.state, again.effects) == ('{"on":"a"}', ())
+    # A default of its own is no initial state.
+    other = machine.transition(machine.initial(), "RESUME_B")
+    assert (other.state, other.effects) == ('{"on":"b"}', ())
