@@ -1,0 +1,146 @@
+"""Specialists that fail: an app in front of a real one, and sockets that do not speak at all."""
+
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import anyio
+
+from tests.support.serving import http_app
+
+
+class Front:
+    """An ASGI app in front of a specialist's: it counts its sessions and fails as it is told.
+
+    Attributes:
+        mode: `ok`, `500`, `garbage`, `break` (in the middle of an answer) or `hang`.
+        only: The method that fails; None is all of them.
+        handshake: The specialist knows no `server/discover`, so that its clients must have sessions.
+        sessions: Those that are open now.
+        opened: How many were opened.
+        requests: Method, headers and body of what came.
+        hanging: How many requests hang now.
+    """
+
+    def __init__(self, app: Any, *, handshake: bool = False) -> None:
+        self.app = app
+        self.mode = "ok"
+        self.only: str | None = None
+        self.handshake = handshake
+        self.sessions: set[str] = set()
+        self.opened = 0
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        self.hanging = 0
+        self.url = ""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {key.decode(): value.decode("latin-1") for key, value in scope["headers"]}
+        body, again = await _read(receive) if scope["method"] == "POST" else (b"", receive)
+        message = json.loads(body or b"{}")
+        method = message.get("method", "") if isinstance(message, dict) else ""
+        self.requests.append((method or scope["method"], headers, message))
+        if self.handshake and method == "server/discover":
+            error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}}
+            await _answer(send, 200, json.dumps(error).encode())
+        elif self.mode != "ok" and self.only in (None, method) and scope["method"] == "POST":
+            await self._fail(send)
+        else:
+            await self.app(scope, again, self._counting(scope["method"], headers, send))
+
+    async def _fail(self, send: Any) -> None:
+        if self.mode == "500":
+            await _answer(send, 500, b"Internal Server Error", b"text/plain")
+        elif self.mode == "garbage":
+            await _answer(send, 200, b"<html>not at all JSON")
+        elif self.mode == "break":
+            await _answer(send, 200, b'{"jsonrpc"', length=1000)
+            raise RuntimeError("the connection breaks here")
+        else:
+            self.hanging += 1
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self.hanging -= 1
+
+    def _counting(self, method: str, headers: dict[str, str], send: Any) -> Any:
+        async def counted(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                for key, value in message["headers"]:
+                    if key.lower() == b"mcp-session-id" and value.decode() not in self.sessions and method == "POST":
+                        self.sessions.add(value.decode())
+                        self.opened += 1
+                if method == "DELETE" and message["status"] < 300:
+                    self.sessions.discard(headers.get("mcp-session-id", ""))
+            await send(message)
+
+        return counted
+
+    def calls(self, method: str = "tools/call") -> list[Any]:
+        """Return the bodies of the requests of that method."""
+        return [body for name, _, body in self.requests if name == method]
+
+
+async def _read(receive: Any) -> tuple[bytes, Any]:
+    parts, more = [], True
+    while more:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    body, given = b"".join(parts), False
+
+    async def again() -> Any:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return body, again
+
+
+async def _answer(
+    send: Any, status: int, body: bytes, kind: bytes = b"application/json", length: int | None = None
+) -> None:
+    size = str(len(body) if length is None else length).encode()
+    headers = [(b"content-type", kind), (b"content-length", size)]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": length is not None})
+
+
+@asynccontextmanager
+async def fronted(server: Any, *, handshake: bool = False) -> AsyncIterator[tuple[str, Front]]:
+    """Serve a specialist behind a front; yields its URL and the front."""
+    front = Front(server.asgi(host="127.0.0.1"), handshake=handshake)
+    async with http_app(front) as origin:
+        front.url = f"{origin}/mcp"
+        yield front.url, front
+
+
+@contextmanager
+def deaf() -> Iterator[str]:
+    """Accept connections and never answer; yields the URL."""
+    kept: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def accept() -> None:
+            while True:
+                try:
+                    kept.append(listening.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            for each in kept:
+                each.close()
+            thread.join(5)

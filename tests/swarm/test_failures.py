@@ -1,0 +1,209 @@
+"""Specialists that fail: what the client is told, what becomes of the slot, and which sessions stay open."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.support.serving import ERAS, free_port
+from tests.swarm.faults import Front, deaf, fronted
+from tests.swarm.parts import (
+    Talk,
+    be_specialist,
+    code_of,
+    gateway_to,
+    process,
+    specialist,
+    talk,
+    text_of,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+both_upstreams = pytest.mark.parametrize("handshake", [False, True], ids=["stateless", "sessions"])
+both_eras = pytest.mark.parametrize("era", ERAS)
+
+
+def nothing_held(gateway: Any, front: Front | None = None) -> None:
+    assert (gateway.session_count, gateway.connecting_count) == (0, 0)
+    if front is not None:
+        assert not front.sessions
+
+
+async def returned(client: Talk, own: list[str]) -> None:
+    """The conversation is with the gateway again."""
+    assert await client.names() == own
+    assert text_of(await client.client.call_tool("triage.hello", {})) == "hello from triage"
+
+
+@both_eras
+async def test_one_that_accepts_and_never_answers_fails_within_the_connect_timeout(era: str) -> None:
+    with deaf() as url:
+        async with gateway_to({"finance": url}, connect_timeout_ms=400) as (gate, gateway), talk(gate, era) as client:
+            own = await client.names()
+            result = await client.route("finance")
+            assert code_of(result) == "UPSTREAM_TIMEOUT"
+            assert "0.4 s" in text_of(result)
+            nothing_held(gateway)
+            await returned(client, own)
+
+
+@pytest.mark.parametrize("mode", ["500", "garbage", "break"])
+@pytest.mark.parametrize("only", [None, "tools/list"])
+@both_upstreams
+async def test_one_that_answers_nonsense_to_the_handoff_fails_it_at_once(
+    mode: str, only: str | None, handshake: bool
+) -> None:
+    async with (
+        fronted(specialist(), handshake=handshake) as (url, front),
+        gateway_to({"finance": url}) as (gate, gateway),
+        talk(gate, "legacy") as client,
+    ):
+        own = await client.names()
+        front.mode, front.only = mode, only
+        result = await client.route("finance")
+        assert code_of(result) in {"UPSTREAM_UNAVAILABLE", "UPSTREAM_REFUSED"}
+        assert "finance" in text_of(result)
+        nothing_held(gateway, front)
+        await returned(client, own)
+        front.mode = "ok"  # no harm is left behind
+        assert not (await client.route("finance")).is_error
+        assert (await client.call("finance.pay.refund", {"amount": 1})).structured_content["amount"] == 1
+
+
+@pytest.mark.parametrize("mode", ["500", "garbage", "break"])
+@both_upstreams
+@both_eras
+async def test_one_that_breaks_in_a_call_has_maybe_done_it_and_is_not_asked_again(
+    mode: str, handshake: bool, era: str
+) -> None:
+    async with (
+        fronted(specialist(), handshake=handshake) as (url, front),
+        gateway_to({"finance": url}) as (gate, gateway),
+        talk(gate, era) as client,
+    ):
+        await client.route("finance", "x")
+        front.mode, front.only = mode, "tools/call"
+        result = await client.call("finance.pay.refund", {"amount": 1})
+        assert code_of(result) == "UPSTREAM_UNAVAILABLE"
+        assert "may or may not have run" in text_of(result)
+        assert len(front.calls()) == 1
+        assert gateway.session_count == 1  # the route is kept
+        assert len(front.sessions) == int(handshake)
+        front.mode = "ok"
+        again = await client.call("finance.pay.refund", {"amount": 1})
+        assert again.structured_content["state"] == {"intent": "x"}
+        await client.back()
+        nothing_held(gateway, front)
+
+
+@both_eras
+async def test_one_that_hangs_in_a_call_is_let_go_of_when_the_client_cancels(era: str) -> None:
+    async with (
+        fronted(specialist()) as (url, front),
+        gateway_to({"finance": url}) as (gate, _),
+        talk(gate, era) as client,
+    ):
+        await client.route("finance")
+        front.mode, front.only = "hang", "tools/call"
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call, "finance.pay.refund", {"amount": 1})
+            await until(lambda: front.hanging == 1)
+            group.cancel_scope.cancel()
+        front.mode = "ok"
+        assert not (await client.call("finance.pay.refund", {"amount": 1})).is_error
+        await client.back()
+
+
+@both_eras
+async def test_one_that_restarts_is_connected_once_more_and_the_route_is_kept(era: str) -> None:
+    port = free_port()
+    async with gateway_to({"finance": f"http://127.0.0.1:{port}"}) as (gate, gateway), talk(gate, era) as client:
+        with process(be_specialist, "finance", port=port):
+            await client.route("finance", "x")
+            first = await client.call("finance.pay.refund", {"amount": 1})
+        with process(be_specialist, "finance", port=port):
+            # A connection that was kept open may only be found dead by a call, which may then have run.
+            second = await client.call("finance.pay.refund", {"amount": 2})
+            if second.is_error:
+                assert "may or may not have run" in text_of(second)
+                second = await client.call("finance.pay.refund", {"amount": 2})
+            assert second.structured_content["tid"] == first.structured_content["tid"]
+            assert second.structured_content["state"] == {"intent": "x"}
+            assert gateway.session_count == 1
+        # Gone for good: the call says so, and the conversation is back.
+        gone = await client.call("finance.pay.refund", {"amount": 3})
+        assert code_of(gone) == "UPSTREAM_UNAVAILABLE"
+        assert "back with 'triage'" in text_of(gone)
+        nothing_held(gateway)
+        assert text_of(await client.client.call_tool("triage.hello", {})) == "hello from triage"
+
+
+@both_eras
+async def test_one_whose_sessions_are_gone_gets_a_new_one_without_the_client_noticing(era: str) -> None:
+    async with (
+        fronted(specialist(), handshake=True) as (url, front),
+        gateway_to({"finance": url}) as (gate, gateway),
+        talk(gate, era) as client,
+    ):
+        await client.route("finance", "x")
+        assert len(front.sessions) == 1
+        await _forget_sessions(front)
+        for _ in range(3):
+            answer = await client.call("finance.pay.refund", {"amount": 1})
+            assert answer.structured_content["state"] == {"intent": "x"}
+        assert front.opened - front.base == 2
+        await client.back()
+        assert not front.sessions - front.lost
+        assert gateway.session_count == 0
+
+
+async def _forget_sessions(front: Any) -> None:
+    """End the specialist's sessions behind the gateway's back, as a restart does."""
+    import httpx2
+
+    front.base, front.lost = front.opened - len(front.sessions), set(front.sessions)
+    async with httpx2.AsyncClient() as http:
+        for session in list(front.sessions):
+            await http.delete(front.url, headers={"mcp-session-id": session})
+
+
+async def test_calls_that_lose_a_session_together_make_one_new_one() -> None:
+    async with (
+        fronted(specialist(), handshake=True) as (url, front),
+        gateway_to({"finance": url}) as (gate, gateway),
+        talk(gate, "legacy") as client,
+    ):
+        await client.route("finance", "x")
+        await _forget_sessions(front)
+        answers: list[Any] = []
+
+        async def call() -> None:
+            answers.append(await client.call("finance.pay.refund", {"amount": 1}))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(8):
+                group.start_soon(call)
+        done = [answer for answer in answers if not answer.is_error]
+        for answer in answers:
+            assert not answer.is_error or "may or may not have run" in text_of(answer), answer
+        assert len(answers) == 8
+        assert done
+        assert front.opened - front.base == 2
+        await client.back()
+        assert not front.sessions - front.lost
+        assert gateway.session_count == 0
+
+
+@both_eras
+async def test_a_refusal_by_the_specialist_is_said_in_the_handoffs_answer(era: str) -> None:
+    async with (
+        fronted(specialist("legal")) as (url, _),
+        gateway_to({"finance": url}) as (gate, gateway),
+        talk(gate, era) as client,
+    ):
+        result = await client.route("finance")
+        assert code_of(result) == "UPSTREAM_REFUSED"
+        assert "FORBIDDEN" in text_of(result)
+        nothing_held(gateway)
