@@ -180,6 +180,11 @@ def test_the_config_is_kept_as_given_and_cannot_be_changed() -> None:
         ({"entry": "act"}, {"entry": [{"type": "act"}]}),
         ({"after": {1000: "b"}}, {"after": {"1000": {"target": "b"}}}),
         ({"tags": "x"}, {"tags": ["y"], "description": "z"}),
+        ({"on": {"X": "b", "Y": "approved"}}, {"on": {"Y": "approved", "X": "b"}}),
+        (
+            {"entry": {"type": "act", "params": {"a": 1, "b": 2}}},
+            {"entry": {"params": {"b": 2, "a": 1}, "type": "act"}},
+        ),
     ],
 )
 def test_two_ways_to_write_one_machine_have_one_fingerprint(first: Any, second: Any) -> None:

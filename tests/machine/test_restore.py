@@ -210,6 +210,17 @@ def test_a_flat_machine_keeps_what_an_older_one_knew() -> None:
     assert (moved.state, moved.context) == ("b", {"n": 3})
 
 
+def test_a_flat_machine_checks_what_it_restores() -> None:
+    machine = Machine({"id": "m", "initial": "a", "states": {"a": {"on": {"GO": "b"}}, "b": {"type": "final"}}})
+    for snapshot in (machine.initial(), machine.restore_state("b")):
+        assert machine.restore(snapshot.to_json()) is snapshot
+        with pytest.raises(UnknownStateError, match="cannot have the status"):
+            machine.restore({**snapshot.to_json(), "status": "active" if snapshot.final else "done"})
+    with pytest.raises(UnknownStateError, match="no state 'c'"):
+        machine.restore({"machine": machine.fingerprint, "value": "c", "status": "active"})
+    assert machine.restore({"value": "a", "status": "active", "machine": "another"}) == machine.initial()
+
+
 def test_tags_are_those_of_the_machine_at_hand() -> None:
     plain = Machine({"id": "m", "initial": "a", "states": {"a": {}}})
     tagged = Machine({"id": "m", "initial": "a", "states": {"a": {"tags": "x"}}})
