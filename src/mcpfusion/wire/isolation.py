@@ -12,7 +12,9 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CONNECTION_CLOSED
 
 REFUSED = "io.mcpfusion/refused"
-"""In the `reason` of an error's data: the request was not sent."""
+"""In the `reason` of an error's data: the request was not sent, or not to a session that there is."""
+
+_SESSION = "mcp-session-id"
 
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
@@ -25,7 +27,11 @@ class _Isolated(httpx2.AsyncBaseTransport):
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
-            return _failed(request, error)
+            return _failed(request, type(error).__name__, sent=not isinstance(error, _NOT_SENT))
+        if response.status_code == 404 and request.method == "POST" and _SESSION in request.headers:
+            # Only the status says it in every language (MCP, Streamable HTTP, Session Management); the words differ.
+            await response.aclose()
+            return _failed(request, "its session is over", sent=False)
         if isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _Ending(response.stream)
         return response
@@ -51,12 +57,12 @@ class _Ending(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-def _failed(request: httpx2.Request, error: httpx2.TransportError) -> httpx2.Response:
-    data = {"reason": REFUSED} if isinstance(error, _NOT_SENT) else None
+def _failed(request: httpx2.Request, message: str, *, sent: bool) -> httpx2.Response:
+    data = None if sent else {"reason": REFUSED}
     body = {
         "jsonrpc": "2.0",
         "id": None,
-        "error": {"code": CONNECTION_CLOSED, "message": type(error).__name__, "data": data},
+        "error": {"code": CONNECTION_CLOSED, "message": message, "data": data},
     }
     return httpx2.Response(
         503, headers={"content-type": "application/json"}, content=json.dumps(body).encode(), request=request

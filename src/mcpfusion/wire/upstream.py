@@ -36,7 +36,7 @@ _LOST = {
     types.CONNECTION_CLOSED,
     types.PARSE_ERROR,
 }
-_NOT_PROTOCOL = {"Session terminated", "Server returned an error response"}
+_NOT_PROTOCOL = {"Server returned an error response"}
 
 
 class Link:
@@ -344,8 +344,6 @@ def _understood(error: MCPError) -> Exception:
     data = error.error.data
     if isinstance(data, dict) and cast(dict[str, Any], data).get("reason") == REFUSED:
         return UpstreamError(error.message, refused=True)
-    if error.message == "Session terminated":
-        return UpstreamError("its session is over", refused=True)
     if error.code in _LOST or error.message in _NOT_PROTOCOL:
         return UpstreamError(error.message)
     return error
