@@ -14,6 +14,7 @@ from mcpfusion import Fusion, StateMachineGate, gate_server
 from tests.gate_identity.users import TOKENS, approvals, authenticated
 from tests.support.hearing import Heard, hearing_client
 from tests.support.serving import ERAS, call, http_app, http_client, post, sdk_client
+from tests.wire.by_hand import open_session
 from tests.wire.ways import WAYS, make
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +79,7 @@ async def test_a_session_without_an_open_stream_holds_nobody_up() -> None:
     """A client that posts and never listens cannot be told, which is no reason for others to wait."""
     async with served("own", keyed=True) as (url, audience), hearing_client(url, "legacy") as (mover, heard):
         for _ in range(3):
-            session = await deaf_session(url)
+            session = await open_session(url)  # nobody reads what it is sent outside of answers
             await post(url, call("invoice.discharge", {"id": "A-1"}), session)
             await post(url, {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, session)
         await mover.list_tools()
@@ -87,15 +88,6 @@ async def test_a_session_without_an_open_stream_holds_nobody_up() -> None:
         await heard.wait(1)
         await move(mover, "approve", id="A-1")
         await heard.wait(2)
-
-
-async def deaf_session(url: str) -> dict[str, str]:
-    """Open a session by hand, and return its headers; nobody reads what it is sent outside of answers."""
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "deaf", "version": "1"}}
-    opened = await post(url, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}, {})
-    headers = {"Mcp-Session-Id": opened.headers["mcp-session-id"], "MCP-Protocol-Version": "2025-11-25"}
-    await post(url, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
-    return headers
 
 
 # --- 2026-07-28 ----------------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 import base64
 import json
+import sys
 from typing import Any
 
+import anyio
 import mcp_types as types
 import pytest
 from mcp import Client
@@ -11,7 +13,9 @@ from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 
 from mcpfusion import Fusion, StateMachineGate, gate_server
-from tests.support.serving import ERAS, http_app, sdk_client
+from tests.support.serving import ERAS, http_app, post, sdk_client
+from tests.wire.by_hand import INITIALIZE, open_session
+from tests.wire.conftest import WAYS_FILE
 
 pytestmark = pytest.mark.anyio
 
@@ -175,3 +179,50 @@ async def test_an_action_stands_for_the_servers_own_tool_of_the_same_name(mode: 
         assert len(listed) == len(set(listed))
         assert "many.flip" in listed
         assert (await client.call_tool("many.flip")).content[0].text == ""
+
+
+WRONG_TYPES: list[Any] = [5, 0, False, True, [], ["a"], {}, {"a": 1}, 1.5]
+
+
+async def test_a_cursor_of_the_wrong_type_is_refused_in_the_handshake_era() -> None:
+    async with http_app(many(8, page_size=2).asgi()) as origin:
+        session = await open_session(f"{origin}/mcp")
+        for cursor in WRONG_TYPES:
+            body = {"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {"cursor": cursor}}
+            assert '"code":-32602' in (await post(f"{origin}/mcp", body, session)).text, cursor
+        whole = await post(f"{origin}/mcp", {"jsonrpc": "2.0", "id": 8, "method": "tools/list"}, session)
+        assert "many.t000" in whole.text
+
+
+async def test_a_cursor_of_the_wrong_type_is_refused_in_2026_07_28() -> None:
+    meta = {
+        types.PROTOCOL_VERSION_META_KEY: "2026-07-28",
+        types.CLIENT_INFO_META_KEY: {"name": "hand", "version": "1"},
+        types.CLIENT_CAPABILITIES_META_KEY: {},
+    }
+    headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}
+    async with http_app(many(8, page_size=2).asgi()) as origin:
+        for cursor in WRONG_TYPES:
+            params = {"cursor": cursor, "_meta": meta}
+            body = {"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": params}
+            assert (await post(f"{origin}/mcp", body, headers)).json()["error"]["code"] == types.INVALID_PARAMS, (
+                cursor
+            )
+        body = {"jsonrpc": "2.0", "id": 8, "method": "tools/list", "params": {"_meta": meta}}
+        assert "many.t000" in (await post(f"{origin}/mcp", body, headers)).text
+
+
+async def test_no_list_is_given_before_the_handshake_or_to_a_session_that_there_is_not() -> None:
+    listed = {"jsonrpc": "2.0", "id": 7, "method": "tools/list"}
+    async with http_app(many(8).asgi()) as origin:
+        session = await open_session(f"{origin}/mcp")
+        assert (await post(f"{origin}/mcp", listed, session | {"Mcp-Session-Id": "0" * 32})).status_code == 404
+        assert (await post(f"{origin}/mcp", listed, {})).status_code == 400
+    command = [sys.executable, str(WAYS_FILE), "stdio", "own"]
+    sent = "".join(json.dumps(message) + "\n" for message in (listed, "rubbish", [], INITIALIZE))
+    ended = await anyio.run_process(command, input=sent.encode())
+    answers = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [answer.get("error", {}).get("code") for answer in answers if answer.get("id") == 7] == [
+        types.INVALID_PARAMS
+    ]
+    assert [answer["id"] for answer in answers if "result" in answer] == [0]
