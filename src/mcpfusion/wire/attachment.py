@@ -84,7 +84,7 @@ class Attachment:
         self._users = 0
         self.carries_handles = bool(options.state_handle_key or (self.bindings and self.bindings.minting))
         self._gated = self._build_gate(store) if self.bindings else None
-        self._handover = Handover(gateway, options.page_size) if gateway else None
+        self._handover = Handover(gateway, options.page_size, registry.tools) if gateway else None
         self._clearances = [layer for layer in middleware if isinstance(layer, GatewayClearance)]
         self._install(tuple(middleware))
         setattr(self.lowlevel, _ATTACHED, self)

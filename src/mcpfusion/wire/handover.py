@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any, cast
 
 import anyio
@@ -49,13 +49,15 @@ class Handover:
 
     Args:
         page_size: Tools on a page of a specialist's list.
+        own: Names of the gateway's own tools, which no specialist's may stand for.
     """
 
-    def __init__(self, gateway: SwarmGateway, page_size: int) -> None:
+    def __init__(self, gateway: SwarmGateway, page_size: int, own: Container[str] = ()) -> None:
         if gateway.on_changed is not None:
             raise ValueError(f"{gateway!r} is attached to a server already")
         self.gateway = gateway
         self._page_size = page_size
+        self._own = own
         self._dispatcher = gateway.dispatcher_tool
         self._heads = tuple(wire_name(name, gateway.separator, "") for name in gateway.registry.specialists)
         self._listeners: dict[str, set[Send]] = {}
@@ -115,7 +117,13 @@ class Handover:
         tools = inject_return_trip_tool(
             await self.gateway.catalogue(), self.gateway.name, separator=self.gateway.separator
         )
-        return [*(_by_id(tool) for tool in tools), *self._dispatchers(by_id=True)]
+        return [*(_by_id(tool) for tool in tools if self._apart(tool["name"])), *self._dispatchers(by_id=True)]
+
+    def _apart(self, tool: str) -> bool:
+        if tool not in self._own:
+            return True
+        _log.warning("a specialist's tool is left out: %r is the name of the gateway's own", tool)
+        return False
 
     def _dispatchers(self, *, by_id: bool) -> list[Tool]:
         if not self.gateway.dispatcher:
@@ -173,7 +181,7 @@ class Handover:
     def _is_handoffs(self, tool: str) -> bool:
         if tool in (self.gateway.return_tool, self._dispatcher):
             return True
-        return tool.startswith(self._heads)
+        return tool.startswith(self._heads) and tool not in self._own
 
     async def _return(self, conversation: str, arguments: Mapping[str, Any]) -> ToolResult:
         summary = arguments.get("summary", "")
