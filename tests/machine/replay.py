@@ -172,7 +172,9 @@ def _ids(config: Data) -> Iterator[tuple[str, str]]:
     return walk(config.get("states", {}), ())
 
 
-def _guard(spec: Data) -> Any:
+def _guard(spec: Any) -> Any:
+    if isinstance(spec, str):
+        return spec
     if "const" in spec:
         return lambda context, event, params: spec["const"]
     if "left" not in spec:

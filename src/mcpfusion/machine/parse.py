@@ -99,6 +99,8 @@ def parse_machine(config: Mapping[str, Any]) -> StateDef:
 
 def _known(config: Mapping[str, Any], keys: set[str], where: str) -> None:
     for key in config:
+        if key == "invoke" and not config[key]:
+            continue
         if key in _REFUSED:
             raise fault(at(where, key), _REFUSED[key])
         if key not in keys and not key.startswith(("x-", "$")):
