@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+from mcpfusion.actions.context import Context
 from mcpfusion.actions.middleware import Call, CallNext
 from mcpfusion.actions.results import ToolResult, error_result
 from mcpfusion.swarm.errors import HandoffAuthError
@@ -18,6 +20,11 @@ _log = logging.getLogger(__name__)
 
 LIST_ACT = "tools/list"
 """The act of a token that is for seeing the list."""
+
+Cleared = dict[tuple["GatewayClearance", Act], Delegation]
+
+cleared: ContextVar[Cleared | None] = ContextVar("cleared", default=None)
+"""What was cleared for the request at hand: a call that asks the person and then runs again is still that call."""
 
 
 class GatewayClearance:
@@ -51,11 +58,18 @@ class GatewayClearance:
         """Verify the delegation before anything else sees the call, its arguments included."""
         context = call.context
         try:
-            act = Act.of(call.tool, call.arguments)
-            delegation = await self.check(context.headers, context.meta, act)
+            delegation = await self._once(context, Act.of(call.tool, call.arguments))
         except HandoffAuthError:
             return error_result("FORBIDDEN", "this server takes calls from its gateway only.")
         return await call_next(replace(call, context=context.again(handoff=delegation)))
+
+    async def _once(self, context: Context, act: Act) -> Delegation:
+        known = cleared.get()
+        if known is None:
+            return await self.check(context.headers, context.meta, act)
+        if (self, act) not in known:
+            known[self, act] = await self.check(context.headers, context.meta, act)
+        return known[self, act]
 
     async def check(self, headers: Mapping[str, str], meta: Mapping[str, Any], act: Act) -> Delegation:
         """Return the delegation that a request carries.

@@ -33,6 +33,7 @@ from mcpfusion.gate.identity import (
 )
 from mcpfusion.gate.menu import Menus
 from mcpfusion.gate.passage import Outcome, Passages, Ticket
+from mcpfusion.swarm.clearance import cleared
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.handoffs import Handoff
 from mcpfusion.wire.handover import Handover
@@ -115,7 +116,7 @@ class Calling:
         if self._handover is None:
             self._check_known(params.name)
         request = _Request(ctx, params, identity_of(ctx), Rounds.of(params))
-        tokens = current_request.set(ctx), _current.set(request)
+        tokens = current_request.set(ctx), _current.set(request), cleared.set({})
         try:
             for _ in range(MAX_ROUNDS):
                 try:
@@ -135,6 +136,7 @@ class Calling:
         finally:
             current_request.reset(tokens[0])
             _current.reset(tokens[1])
+            cleared.reset(tokens[2])
 
     async def _once(self, request: _Request, action: Action | None) -> dict[str, Any]:
         call = Call(request.params.name, request.params.arguments or {}, _context(request), action)
