@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import anyio
-
 from tests.support.serving import http_app
 
 
@@ -49,11 +47,11 @@ class Front:
             error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}}
             await _answer(send, 200, json.dumps(error).encode())
         elif self.mode != "ok" and self.only in (None, method) and scope["method"] == "POST":
-            await self._fail(send)
+            await self._fail(again, send)
         else:
             await self.app(scope, again, self._counting(scope["method"], headers, send))
 
-    async def _fail(self, send: Any) -> None:
+    async def _fail(self, receive: Any, send: Any) -> None:
         if self.mode == "500":
             await _answer(send, 500, b"Internal Server Error", b"text/plain")
         elif self.mode == "garbage":
@@ -64,7 +62,8 @@ class Front:
         else:
             self.hanging += 1
             try:
-                await anyio.sleep_forever()
+                while (await receive())["type"] != "http.disconnect":
+                    pass
             finally:
                 self.hanging -= 1
 

@@ -56,7 +56,7 @@ def at(now: float) -> dict[str, Any]:
 _TOKEN = signed(state={"intent": "refund"}, jti="j", act={"tool": "refund", "args": ACT.arguments_sha256})
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(place=st.integers(0, len(_TOKEN) - 1), bit=st.integers(0, 7))
 async def test_a_token_with_one_bit_changed_is_refused(place: int, bit: int) -> None:
     changed = bytearray(_TOKEN.encode())

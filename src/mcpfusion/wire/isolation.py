@@ -5,10 +5,12 @@ specialist, that would fail their calls too. Here such a request gets an answer 
 """
 
 import json
+import ssl
 from collections.abc import AsyncIterator
+from functools import cache
 
 import httpx2
-from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp.shared._httpx_utils import MCP_DEFAULT_SSE_READ_TIMEOUT, MCP_DEFAULT_TIMEOUT
 from mcp_types import CONNECTION_CLOSED
 
 REFUSED = "io.mcpfusion/refused"
@@ -71,6 +73,13 @@ def _failed(request: httpx2.Request, message: str, *, sent: bool) -> httpx2.Resp
 
 def isolated_http_client() -> httpx2.AsyncClient:
     """Return a client for the SDK's streamable HTTP transport."""
-    client = create_mcp_http_client()
+    timeout = httpx2.Timeout(MCP_DEFAULT_TIMEOUT, read=MCP_DEFAULT_SSE_READ_TIMEOUT)
+    client = httpx2.AsyncClient(timeout=timeout, verify=_certificates())
     client._transport = _Isolated(client._transport)  # pyright: ignore[reportPrivateUsage]
     return client
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    # Reading them takes 30 ms in which nothing else runs, so that it is not done for every session.
+    return httpx2.create_ssl_context()

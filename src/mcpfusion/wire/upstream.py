@@ -252,6 +252,8 @@ class SdkConnector:
         self._transport: Transport = transport
         self._group: TaskGroup | None = None
         self._shared: dict[str, Link] = {}
+        self._with_sessions: set[str] = set()
+        self._opening: dict[str, anyio.Lock] = {}
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """See `Connector.run`."""
@@ -269,14 +271,29 @@ class SdkConnector:
         """See `Connector.connect`."""
         if self._group is None:
             raise RuntimeError("the connector is not running")
-        link = self._shared.get(name)
-        if link is None or not link.open:
-            link = await self._opened(name, specialist)
+        link = await self._link(name, specialist)
         upstream = LinkedUpstream(link, self, on_tools_changed)
         if link.modern:
-            self._shared[name] = link
             self._group.start_soon(upstream.listen, renew)
         return upstream
+
+    async def _link(self, name: str, specialist: Specialist) -> Link:
+        """Return the one link to a specialist without sessions, or a new one with a session of its own."""
+        if name not in self._with_sessions:
+            async with self._opening.setdefault(name, anyio.Lock()):  # who come together share what the first opens
+                if name not in self._with_sessions:
+                    link = self._shared.get(name)
+                    if link is None or not link.open:
+                        link = await self._opened(name, specialist)
+                    if link.modern:
+                        self._shared[name] = link
+                    else:
+                        self._with_sessions.add(name)
+                    return link
+        link = await self._opened(name, specialist)
+        if link.modern:
+            self._with_sessions.discard(name)  # it was renewed in the meantime
+        return link
 
     async def _opened(self, name: str, specialist: Specialist) -> Link:
         assert self._group is not None
