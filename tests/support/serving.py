@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,9 @@ async def http_app(app: Any) -> AsyncIterator[str]:
     """Serve an ASGI app on a real port from this process's event loop, and yield its origin."""
     config = uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    # Signals stay the test runner's. By their handler the SDK's streams would find the server that was started last,
+    # and those of all servers in this process would end with that one.
+    server.capture_signals = nullcontext  # type: ignore[method-assign]
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         async with anyio.create_task_group() as group:
