@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -37,6 +37,9 @@ _LOST = {
     types.PARSE_ERROR,
 }
 _NOT_PROTOCOL = {"Server returned an error response"}
+
+
+_FAILURES = (MCPError, httpx2.HTTPError, OSError, RuntimeError, ValueError)
 
 
 class Link:
@@ -296,12 +299,18 @@ class SdkConnector:
         return link
 
     async def _opened(self, name: str, specialist: Specialist) -> Link:
-        assert self._group is not None
-        link = Link(name, specialist, specialist.transport or self._transport)
+        transport = specialist.transport or self._transport
         try:
-            await _start(self._group, link)
-        except (MCPError, httpx2.HTTPError, OSError, RuntimeError, ValueError) as error:
+            return await self._started(Link(name, specialist, transport))
+        except _FAILURES as error:
+            if transport == "auto" and specialist.url is not None and _knows_no_post(error):
+                with suppress(*_FAILURES):
+                    return await self._started(Link(name, specialist, "sse"))
             raise UpstreamError(f"{type(error).__name__}: {error}", refused=True) from error
+
+    async def _started(self, link: Link) -> Link:
+        assert self._group is not None
+        await _start(self._group, link)
         return link
 
     async def released(self, link: Link) -> None:
@@ -348,6 +357,14 @@ async def _start(group: TaskGroup, link: Link) -> None:
         raise
     if failure:
         raise failure[0]
+
+
+def _knows_no_post(error: BaseException) -> bool:
+    """Return whether a server answered as one of the old HTTP+SSE transport does, which only has its GET there (MCP
+    2025-11-25, Transports, Backwards Compatibility)."""
+    return isinstance(error, MCPError) and (
+        error.error.code == types.METHOD_NOT_FOUND or error.message in _NOT_PROTOCOL
+    )
 
 
 def _first(error: BaseException) -> BaseException:
