@@ -5,7 +5,7 @@ gate then serialises passages within its own process, and that is all it can pro
 adds compare-and-set, and with it everything that holds across processes: claims, leases, history, operators.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -115,6 +115,7 @@ class Workflow:
         claim: The passage in force, or None.
         last: The step just committed, or None.
         due: When the snapshot's next timer goes off, seconds since the epoch; None without one, or while claimed.
+        expires_at: From when on its calls are refused and it may be pruned, seconds since the epoch; None: never.
     """
 
     scope: str
@@ -128,6 +129,7 @@ class Workflow:
     claim: Claim | None = None
     last: LastStep | None = None
     due: float | None = None
+    expires_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,46 @@ class VersionedFsmStateStore(Protocol):
         """Return the workflow's newest `limit` committed steps, oldest first."""
         ...
 
+    async def prune(self, *, before: float, limit: int = 1000) -> int:
+        """Remove up to `limit` workflows that have an `expires_at` earlier than `before` and no claim, the soonest
+        first, with their history. Return how many. The cost grows with `limit`, not with the workflows."""
+        ...
+
     async def aclose(self) -> None:
         """Let go of files and connections. The store is not used afterwards; calling it again does nothing."""
+        ...
+
+
+@runtime_checkable
+class EngineClock(Protocol):
+    """What a store offers besides when its engine has a clock that all processes share.
+
+    Leases and timers are then told by that clock, whatever the clocks of the processes say.
+    """
+
+    def now(self) -> float:
+        """Return the engine's time in seconds since the epoch: what its latest answer said, and what went by since
+        that answer arrived. It may lag by one round trip and is never ahead, so that no lease ends early. Before
+        the first answer it is this process's own time."""
+        ...
+
+
+@runtime_checkable
+class Bus(Protocol):
+    """What a store offers besides when its processes can tell each other something through the engine.
+
+    A message is lost for whoever is not listening; it is a hint to look at the store, never the only record.
+    """
+
+    async def publish(self, messages: Sequence[str]) -> None:
+        """Send messages of at most 7,000 bytes of UTF-8 each to all who listen, this process included. May raise."""
+        ...
+
+    def listen(self) -> AsyncGenerator[str | None]:
+        """Yield the messages of all processes, from the first None on.
+
+        None is yielded when listening has begun, and again each time after the connection was lost and made anew:
+        what was published in between is not known. It connects again by itself, waiting 1 second at most between
+        two attempts, and ends only by being closed or cancelled.
+        """
         ...
