@@ -20,7 +20,7 @@ from mcpfusion.swarm import (
 )
 from mcpfusion.swarm.jsontext import stringify
 from mcpfusion.swarm.keyring import Secrets
-from mcpfusion.swarm.sqlite_state import open_handoff_store, open_replay_store
+from mcpfusion.swarm.open import open_swarm_stores
 from mcpfusion.swarm.tokens import Act, encode_token
 
 pytestmark = pytest.mark.anyio
@@ -172,14 +172,14 @@ async def test_a_token_for_one_call_is_refused_for_another() -> None:
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_a_replayed_token_is_refused(kind: str, tmp_path: Any) -> None:
     url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path}/swarm.db"
-    replays = open_replay_store(url)
+    replays = open_swarm_stores(url).replays
     token = await mint_delegation_token("finance", 60, SECRET, single_use=True)
     # A refusal for another reason does not use the token up.
     assert await code_of(token, scope="legal", replays=replays) == "SCOPE_MISMATCH"
     assert (await verify_delegation_token(token, SECRET, replays=replays)).jti
     assert await code_of(token, replays=replays) == "REPLAYED_DELEGATION_TOKEN"
     if kind == "sqlite":  # another process of the host knows it too
-        assert await code_of(token, replays=open_replay_store(url)) == "REPLAYED_DELEGATION_TOKEN"
+        assert await code_of(token, replays=open_swarm_stores(url).replays) == "REPLAYED_DELEGATION_TOKEN"
 
 
 async def test_marks_of_used_tokens_are_bounded_and_fail_closed() -> None:
@@ -235,7 +235,7 @@ async def test_state_above_2048_bytes_goes_by_reference(size: int, char: str, tm
     room = size - len(stringify(state))
     state["p"] = char * (room // len(char.encode())) + "a" * (room % len(char.encode()))
     assert len(stringify(state).encode()) == size
-    store = open_handoff_store(f"sqlite:///{tmp_path}/swarm.db")
+    store = open_swarm_stores(f"sqlite:///{tmp_path}/swarm.db").states
     token = await mint_delegation_token("finance", 60, SECRET, carry_over_state=state, store=store)
     assert len(token) < 4096
     for _ in range(3):  # reading does not remove it
@@ -268,12 +268,12 @@ async def test_state_that_was_changed_in_the_store_is_refused() -> None:
 
 
 async def test_state_expires_in_the_store_and_is_then_an_expired_token(tmp_path: Any) -> None:
-    from mcpfusion.swarm.sqlite_state import SqliteHandoffStateStore
+    from mcpfusion.swarm.sqlite_state import SqliteSwarmStore
 
     now = [1000.0]
     for store in (
         InMemoryHandoffStateStore(clock=lambda: now[0]),
-        SqliteHandoffStateStore(tmp_path / "s.db", clock=lambda: now[0]),
+        SqliteSwarmStore(tmp_path / "s.db", clock=lambda: now[0]),
     ):
         now[0] = 1000.0
         token = await mint_delegation_token(

@@ -2,10 +2,16 @@
 
 import json
 import logging
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import click
+
+if TYPE_CHECKING:
+    from mcpfusion.swarm.pins import PinStore
+
+T = TypeVar("T")
 
 
 @click.command(short_help="Run a gateway from a config file.")
@@ -57,7 +63,7 @@ def pins() -> None:
     """
 
 
-_STORE = click.option("--store", metavar="URL", required=True, help="The gateway's store: sqlite:///path.")
+_STORE = click.option("--store", metavar="URL", required=True, help="The gateway's store, such as sqlite:///path.")
 
 
 @pins.command("list", short_help="List the pins.")
@@ -70,7 +76,7 @@ def list_pins(store: str, as_json: bool) -> None:
     Example:
       mcpfusion pins list --store sqlite:///swarm.db
     """
-    found = anyio.run(_pins(store).pins)
+    found = _with_pins(store, lambda pins: pins.pins())
     if as_json:
         rows = [{"specialist": p.specialist, "tool": p.tool, "changed": p.refused is not None} for p in found]
         click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
@@ -94,20 +100,29 @@ def accept(specialist: str, tool: str, store: str) -> None:
     \b
     Exit codes: 0 it is accepted, 1 no change waits, 2 wrong usage.
     """
-    if not anyio.run(_pins(store).accept, specialist, tool):
+    if not _with_pins(store, lambda pins: pins.accept(specialist, tool)):
         raise click.ClickException(f"no changed definition of {tool!r} of {specialist!r} waits to be accepted")
     click.echo(f"accepted {tool} of {specialist}")
 
 
-def _pins(store: str) -> Any:
-    from pathlib import Path
+def _with_pins(store: str, work: "Callable[[PinStore], Awaitable[T]]") -> T:
+    from mcpfusion.stores import StoreError
+    from mcpfusion.swarm.open import open_swarm_stores
 
-    from mcpfusion.swarm.pins import SqlitePinStore
+    try:
+        stores = open_swarm_stores(store, create=False)
+    except ValueError as error:
+        raise click.BadParameter(f"--store: {error}") from error
+    if not stores.states.shared:
+        raise click.BadParameter("--store: what memory:// keeps is seen by the gateway's own process only")
 
-    head = "sqlite:///"
-    path = Path(store.removeprefix(head))
-    if not store.startswith(head) or not path.name:
-        raise click.BadParameter("--store: expected sqlite:///path")
-    if not path.exists():
-        raise click.ClickException(f"there is no file {str(path)!r}")
-    return SqlitePinStore(path)
+    async def use() -> T:
+        try:
+            return await work(stores.pins)
+        finally:
+            await stores.aclose()
+
+    try:
+        return anyio.run(use)
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error

@@ -47,13 +47,13 @@ def mint(
     \b
     Exit codes: 0 it is minted, 1 it could not be, 2 wrong usage.
     """
-    from mcpfusion.swarm.sqlite_state import open_handoff_store
+    from mcpfusion.swarm.open import open_swarm_stores
     from mcpfusion.swarm.tokens import mint_delegation_token
 
     secrets = read_secrets(secret_env, secret_file)
 
     async def work() -> str:
-        kept = open_handoff_store(store) if store else None
+        kept = open_swarm_stores(store).states if store else None
         return await mint_delegation_token(scope, ttl, secrets, issuer, _object(state), kept, traceparent)
 
     try:
@@ -86,14 +86,14 @@ def verify(
     Exit codes: 0 it is valid, 1 it is not, 2 wrong usage.
     """
     from mcpfusion.swarm.errors import HandoffAuthError
-    from mcpfusion.swarm.sqlite_state import open_handoff_store
+    from mcpfusion.swarm.open import open_swarm_stores
     from mcpfusion.swarm.tokens import verify_delegation_token
 
     secrets = read_secrets(secret_env, secret_file)
     text = _given(value)
 
     async def work() -> Any:
-        kept = open_handoff_store(store) if store else None
+        kept = open_swarm_stores(store).states if store else None
         return await verify_delegation_token(text, secrets, scope=scope, issuers=issuers or None, store=kept)
 
     try:

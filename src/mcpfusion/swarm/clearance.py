@@ -11,7 +11,7 @@ from mcpfusion.actions.middleware import Call, CallNext
 from mcpfusion.actions.results import ToolResult, error_result
 from mcpfusion.swarm.errors import HandoffAuthError
 from mcpfusion.swarm.keyring import Secrets
-from mcpfusion.swarm.sqlite_state import open_handoff_store, open_replay_store
+from mcpfusion.swarm.open import open_swarm_stores
 from mcpfusion.swarm.state import HandoffStateStore, ReplayStore
 from mcpfusion.swarm.tokens import MAX_LIFETIME, Act, Delegation, verify_delegation_token
 from mcpfusion.swarm.upstream import DELEGATION_HEADER
@@ -121,7 +121,7 @@ def require_gateway_clearance(
         audience: What a token's audience must be, where it has one.
         issuers: The gateways that are accepted, by name; None accepts all that hold the secret.
         store: Where large carried state is: a URL or a store, the same that the gateway was given.
-        replays: Where used tokens are marked; a URL shares the marks between the processes of one host.
+        replays: Where used tokens are marked; a URL shares the marks between the processes that use it.
         max_lifetime: Longest lifetime of a token, in seconds.
         covers_list: Also demanded for `tools/list`.
 
@@ -133,8 +133,8 @@ def require_gateway_clearance(
         scope=scope,
         audience=audience,
         issuers=issuers,
-        store=open_handoff_store(store) if isinstance(store, str) else store,
-        replays=open_replay_store(replays or "memory://") if isinstance(replays, str | None) else replays,
+        store=open_swarm_stores(store).states if isinstance(store, str) else store,
+        replays=open_swarm_stores(replays or "memory://").replays if isinstance(replays, str | None) else replays,
         max_lifetime=max_lifetime,
         covers_list=covers_list,
     )

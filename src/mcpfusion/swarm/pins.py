@@ -2,14 +2,10 @@
 
 import hashlib
 import json
-import sqlite3
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-from mcpfusion.swarm.sqlite_state import SwarmFile
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +23,7 @@ class Pin:
     refused: str | None = None
 
 
+@runtime_checkable
 class PinStore(Protocol):
     """Remembers the definitions of tools."""
 
@@ -75,32 +72,8 @@ class InMemoryPinStore:
         return True
 
 
-class SqlitePinStore:
-    """Pins in a SQLite file."""
+def SqlitePinStore(path: "str | Path") -> PinStore:
+    """Return a store of pins in a SQLite file."""
+    from mcpfusion.swarm.sqlite_state import SqliteSwarmStore
 
-    def __init__(self, path: str | Path) -> None:
-        self._file = SwarmFile(path, time.time)
-
-    async def check(self, specialist: str, tool: str, digest: str) -> bool:
-        """See `PinStore.check`."""
-
-        def work(connection: sqlite3.Connection) -> bool:
-            connection.execute("INSERT OR IGNORE INTO pin VALUES (?, ?, ?, NULL)", (specialist, tool, digest))
-            where = "WHERE specialist = ? AND tool = ?"
-            (known,) = connection.execute(f"SELECT digest FROM pin {where}", (specialist, tool)).fetchone()  # noqa: S608 - constants
-            if known != digest:
-                connection.execute(f"UPDATE pin SET refused = ? {where}", (digest, specialist, tool))  # noqa: S608 - constants
-            return known == digest
-
-        return await self._file.run(work)
-
-    async def pins(self) -> Sequence[Pin]:
-        """See `PinStore.pins`."""
-        query = "SELECT specialist, tool, digest, refused FROM pin ORDER BY specialist, tool"
-        return [Pin(*row) for row in await self._file.run(lambda connection: connection.execute(query).fetchall())]
-
-    async def accept(self, specialist: str, tool: str) -> bool:
-        """See `PinStore.accept`."""
-        where = "WHERE specialist = ? AND tool = ? AND refused IS NOT NULL"
-        query = f"UPDATE pin SET digest = refused, refused = NULL {where}"  # noqa: S608 - constants
-        return await self._file.run(lambda connection: connection.execute(query, (specialist, tool)).rowcount == 1)
+    return SqliteSwarmStore(path)
