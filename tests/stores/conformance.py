@@ -62,6 +62,7 @@ class StoreConformance:
             {"claim": claim(in_doubt=True, opens=True)},
             {"claim": claim(event=None, principal=None, on_doubt="retry"), "last": last()},
             {"last": last(result=None, keep_until=0.0)},
+            {"due": 1010.5, "expires_at": 2000.25},
             {"snapshot": {}, "state": "", "id": "", "steps": 12_345_678_901, "updated_at": 0.1 + 0.2},
             {"snapshot": {"a": {"b": [{"c": "\ud800 \0 \u2028"}]}, "big": 2**80, "tiny": 5e-324}},
             {"state": '{"review":{"legal":"ok"}}', "snapshot": {"value": {"review": {"legal": "ok"}}}},
@@ -411,6 +412,66 @@ class StoreConformance:
         await store.write(reset, expected_version=1, step=step(outcome="reset"))
         assert [each.outcome for each in await store.history("ann", "INV-1")] == ["committed", "reset"]
 
+    # prune
+
+    async def test_prunes_what_expired_the_soonest_first(self, store: VersionedFsmStateStore):
+        await add(
+            store,
+            workflow(handle="late", expires_at=30.0),
+            workflow(handle="first", expires_at=10.0),
+            workflow(handle="second", scope="bob", expires_at=20.0),
+            workflow(handle="never"),
+        )
+        assert await store.prune(before=10.0) == 0
+        assert await store.prune(before=100.0, limit=0) == 0
+        assert await store.prune(before=100.0, limit=2) == 2
+        assert [each.handle for each in await store.list_workflows()] == ["late", "never"]
+        assert await store.prune(before=100.0) == 1
+        assert await store.prune(before=100.0) == 0
+        assert [each.handle for each in await store.list_workflows()] == ["never"]
+
+    async def test_what_is_pruned_is_gone_as_if_it_had_never_been(self, store: VersionedFsmStateStore):
+        whole = workflow(expires_at=10.0, due=5.0)
+        assert await store.write(whole, expected_version=0, step=step())
+        assert await store.write(workflow(handle="other", due=6.0), expected_version=0, step=step(handle="other"))
+        assert await store.prune(before=11.0) == 1
+        assert await store.read("ann", "INV-1") is None
+        assert await store.history("ann", "INV-1") == []
+        assert await store.find("INV-1") == []
+        assert [each.handle for each in await store.list_workflows(state="draft")] == ["other"]
+        assert [tuple(row) for row in await store.next_due()] == [(6.0, "ann", "other")]
+        assert len(await store.history("ann", "other")) == 1
+        assert not await store.write(workflow(2), expected_version=1)
+        assert await store.write(workflow(id="w2"), expected_version=0)
+        assert await store.history("ann", "INV-1") == []
+
+    async def test_a_state_that_only_a_pruned_workflow_stood_in_is_no_longer_in_use(
+        self, store: VersionedFsmStateStore
+    ):
+        await add(store, workflow(expires_at=10.0), workflow(handle="2", state="review"))
+        assert list(await store.states_in_use("ann")) == ["draft", "review"]
+        assert await store.prune(before=11.0) == 1
+        assert list(await store.states_in_use("ann")) == ["review"]
+
+    async def test_a_claimed_workflow_is_not_pruned(self, store: VersionedFsmStateStore):
+        await add(
+            store,
+            workflow(handle="running", expires_at=10.0, claim=claim()),
+            workflow(handle="in doubt", expires_at=10.0, claim=claim(in_doubt=True)),
+        )
+        assert await store.prune(before=1e12) == 0
+        assert await store.write(workflow(2, handle="running", expires_at=10.0), expected_version=1)
+        assert await store.prune(before=1e12) == 1
+        assert [each.handle for each in await store.list_workflows()] == ["in doubt"]
+
+    async def test_the_end_follows_the_workflow(self, store: VersionedFsmStateStore):
+        await add(store, workflow(expires_at=10.0), workflow(handle="2", expires_at=10.0))
+        assert await store.write(workflow(2, expires_at=40.0), expected_version=1)
+        assert await store.write(workflow(2, handle="2"), expected_version=1)
+        assert await store.prune(before=40.0) == 0
+        assert await store.prune(before=41.0) == 1
+        assert [each.handle for each in await store.list_workflows()] == ["2"]
+
     # names
 
     @pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES.keys())
@@ -425,6 +486,12 @@ class StoreConformance:
         assert [each.scope for each in await store.find(name)] == [name]
         assert [each.handle for each in await store.list_workflows(scope=name)] == [name]
         assert await store.history(name, name) == [step(scope=name, handle=name)]
+        written = replace(written, version=3, expires_at=5.0)
+        assert await store.write(written, expected_version=2)
+        assert await store.prune(before=6.0) == 1
+        assert await store.read(name, name) is None
+        assert await store.history(name, name) == []
+        assert await store.write(replace(written, version=1), expected_version=0)
         listed = [each.handle for each in await store.list_workflows()]
         assert listed == sorted(ODD_NAMES.values())
 

@@ -17,26 +17,36 @@ names = st.sampled_from(["", "a", "b", "é"])
 states = st.sampled_from(["draft", "review", ""])
 times = st.sampled_from([0.0, 10.0, 20.5])
 dues = st.none() | times
+ends = st.none() | times
 claims = st.none() | st.builds(claim, lease_until=times, in_doubt=st.booleans())
 places = st.fixed_dictionaries({"scope": names, "handle": names})
 
 Ask = Callable[[VersionedFsmStateStore], Any]
 
 
-def _write(place: dict[str, str], state: str, claimed: Any, due: float | None, expected: int, stepped: bool) -> Ask:
+def _write(
+    place: dict[str, str],
+    state: str,
+    claimed: Any,
+    due: float | None,
+    end: float | None,
+    expected: int,
+    stepped: bool,
+) -> Ask:
     steps = expected + stepped
-    ours = workflow(expected + 1, **place, state=state, claim=claimed, due=due, steps=steps)
+    ours = workflow(expected + 1, **place, state=state, claim=claimed, due=due, expires_at=end, steps=steps)
     moved = step(**place, to_state=state, call_id=str(expected)) if stepped else None
     return lambda store: store.write(ours, expected_version=expected, step=moved)
 
 
 asks: st.SearchStrategy[Ask] = st.one_of(
-    st.builds(_write, places, states, claims, dues, st.integers(0, 3), st.booleans()),
-    st.builds(_write, places, states, claims, dues, st.just(0), st.booleans()),
+    st.builds(_write, places, states, claims, dues, ends, st.integers(0, 3), st.booleans()),
+    st.builds(_write, places, states, claims, dues, ends, st.just(0), st.booleans()),
     places.map(lambda place: lambda store: store.read(**place)),
     names.map(lambda scope: lambda store: store.states_in_use(scope)),
     names.map(lambda handle: lambda store: store.find(handle)),
     st.integers(0, 3).map(lambda limit: lambda store: store.next_due(limit=limit)),
+    st.builds(lambda before, limit: lambda store: store.prune(before=before, limit=limit), times, st.integers(0, 3)),
     st.builds(lambda place, limit: lambda store: store.history(**place, limit=limit), places, st.integers(0, 3)),
     st.fixed_dictionaries(
         {},

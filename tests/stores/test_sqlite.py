@@ -438,3 +438,15 @@ async def test_a_spoiled_step_is_refused(store: SqliteStore, tmp_path: Path):
     await _spoil(tmp_path / "workflows.db", "UPDATE step SET record = json_remove(record, '$.outcome')")
     with pytest.raises(StoreError, match="history of scope 'ann', handle 'INV-1': field outcome is missing"):
         await store.history("ann", "INV-1")
+
+
+async def test_looking_for_what_expired_costs_what_it_finds(store: SqliteStore, tmp_path: Path):
+    path = tmp_path / "workflows.db"
+    await store.write(workflow(expires_at=10.0), expected_version=0)
+    await store.write(workflow(handle="later", expires_at=30.0), expected_version=0)
+    few = _steps(path, engine._EXPIRED, (20.0, 100))
+    for number in range(300):
+        await store.write(workflow(handle=f"later {number}", expires_at=30.0), expected_version=0)
+        held = claim(call_id=f"c{number}")
+        await store.write(workflow(handle=f"held {number}", expires_at=10.0, claim=held), expected_version=0)
+    assert _steps(path, engine._EXPIRED, (20.0, 100)) == few

@@ -1,5 +1,6 @@
 """What is on the disk: files that are not ours, places that cannot be used, disks that are full."""
 
+import json
 import os
 import sqlite3
 import sys
@@ -12,6 +13,7 @@ import anyio
 import pytest
 
 from mcpfusion.stores import SqliteStore, StoreError, sqlite_file
+from mcpfusion.stores.codec import encode_step, encode_workflow
 from mcpfusion.stores.sqlite_file import SCHEMA_VERSION
 
 from .processes import check_whole, run_script
@@ -81,6 +83,62 @@ async def test_another_schema_version_is_refused(tmp_path: Path, version: int):
     other.close()
     message = await _refused(SqliteStore(path))
     assert f"has schema version {version}, this mcpfusion reads version {SCHEMA_VERSION}; upgrade" in message
+
+
+_VERSION_1 = """
+CREATE TABLE workflow (
+    scope TEXT NOT NULL, handle TEXT NOT NULL, version INTEGER NOT NULL, state TEXT NOT NULL,
+    steps INTEGER NOT NULL, doubtful_from REAL, due REAL, record TEXT NOT NULL, PRIMARY KEY (scope, handle)
+);
+CREATE INDEX workflow_state ON workflow (scope, state, handle);
+CREATE INDEX workflow_in_use ON workflow (scope, state, steps) WHERE steps > 0;
+CREATE INDEX workflow_handle ON workflow (handle, scope);
+CREATE INDEX workflow_due ON workflow (due, scope, handle) WHERE due IS NOT NULL;
+CREATE INDEX workflow_doubt ON workflow (scope, handle) WHERE doubtful_from IS NOT NULL;
+CREATE TABLE step (number INTEGER PRIMARY KEY, scope TEXT NOT NULL, handle TEXT NOT NULL, record TEXT NOT NULL);
+CREATE INDEX step_workflow ON step (scope, handle);
+PRAGMA application_id = 1835233382;
+PRAGMA user_version = 1;
+"""
+
+
+async def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path):
+    record = json.loads(encode_workflow(workflow()))
+    del record["expires_at"]
+    old = sqlite3.connect(tmp_path / "old.db")
+    old.executescript(_VERSION_1)
+    row = ("ann", "INV-1", 1, "draft", 1, None, None, json.dumps(record))
+    old.execute("INSERT INTO workflow VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    old.execute("INSERT INTO step VALUES (1, 'ann', 'INV-1', ?)", (encode_step(step()),))
+    old.commit()
+    old.close()
+    async with anyio.create_task_group() as tasks:  # several processes' first look at once
+        for _ in range(4):
+            tasks.start_soon(_finds_the_old_workflow, SqliteStore(tmp_path / "old.db"))
+    store, new = SqliteStore(tmp_path / "old.db"), SqliteStore(tmp_path / "new.db")
+    assert await store.write(workflow(2, expires_at=5.0), expected_version=1)
+    assert await new.write(workflow(), expected_version=0)
+    await new.aclose()
+    assert _schema(tmp_path / "old.db") == _schema(tmp_path / "new.db")
+    assert await store.prune(before=6.0) == 1
+    assert await store.history("ann", "INV-1") == []
+    await store.aclose()
+
+
+async def _finds_the_old_workflow(store: SqliteStore) -> None:
+    assert await store.read("ann", "INV-1") == workflow()
+    assert len(await store.history("ann", "INV-1")) == 1
+    await store.aclose()
+
+
+def _schema(path: Path) -> tuple[list[str], list[str], int]:
+    connection = sqlite3.connect(path)
+    made = "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY name"
+    indexes = [" ".join(sql.split()) for (sql,) in connection.execute(made)]
+    columns = sorted(row[1] for row in connection.execute("PRAGMA table_info(workflow)"))
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    connection.close()
+    return indexes, columns, version
 
 
 async def test_places_that_cannot_be(tmp_path: Path):

@@ -125,6 +125,10 @@ class PlainStore:
         """Return nothing: a plain store keeps no history."""
         return []
 
+    async def prune(self, *, before: float, limit: int = 1000) -> int:
+        """Remove nothing: a load/save store can delete nothing, and keeps no time from which to."""
+        return 0
+
     async def aclose(self) -> None:
         """Nothing to let go of: the store is its owner's."""
 

@@ -1,7 +1,8 @@
 """Workflows and steps as JSON text, the form in which every engine keeps them.
 
 Strict in both directions: a record that does not have exactly the fields of its class, with values of their
-types, is refused as a whole. A gate that acted on half a record would act on a workflow that does not exist.
+types, is refused as a whole; only a field that came later may be missing, in a record written before. A gate that
+acted on half a record would act on a workflow that does not exist.
 """
 
 import json
@@ -68,6 +69,9 @@ _CLAIM = _checks_for(Claim)
 _LAST = _checks_for(LastStep)
 _STEP = _checks_for(Step)
 
+# Fields of a workflow that came after the first release, each with a default that means what it was before.
+_LATER = frozenset({"expires_at"})
+
 
 def check_key(scope: str, handle: str) -> None:
     """Refuse a scope or handle that is not Unicode text.
@@ -119,7 +123,7 @@ def decode_workflow(text: str | bytes, scope: str, handle: str, version: int) ->
     """
     where = f"workflow {_name(scope, handle)}"
     record = _load(text, where)
-    _check(record, _WORKFLOW, where, "")
+    _check(record, _WORKFLOW, where, "", optional=_LATER)
     _check_place(record, where, scope=scope, handle=handle, version=version)
     if record["claim"] is not None:
         _check(record["claim"], _CLAIM, where, "claim.")
@@ -157,15 +161,19 @@ def _plain(record: Workflow | Claim | LastStep | Step, checks: Mapping[str, _Che
     return {field: getattr(record, field) for field in checks}
 
 
-def _check(record: Any, checks: Mapping[str, _Check], where: str, prefix: str) -> None:
+def _check(
+    record: Any, checks: Mapping[str, _Check], where: str, prefix: str, *, optional: frozenset[str] = frozenset()
+) -> None:
     for field, (expected, holds) in checks.items():
         if field not in record:
+            if field in optional:
+                continue
             raise StoreError(f"{where}: field {prefix}{field} is missing")
         if not holds(record[field]):
             found = type(record[field]).__name__
             raise StoreError(f"{where}: field {prefix}{field} must be {expected}, found {found}")
-    if len(record) > len(checks):
-        extra = next(field for field in record if field not in checks)
+    extra = next((field for field in record if field not in checks), None)
+    if extra is not None:
         raise StoreError(f"{where}: unknown field {prefix}{extra} (written by a newer version?)")
 
 

@@ -50,6 +50,7 @@ class MemoryStore:
         self._entries: dict[_Key, _Entry] = {}
         self._states: dict[str, Counter[str]] = {}
         self._due: dict[_Key, float] = {}
+        self._expires: dict[_Key, float] = {}
         self._order: list[_Key] | None = None
 
     async def read(self, scope: str, handle: str) -> Workflow | None:
@@ -76,10 +77,8 @@ class MemoryStore:
                 new.steps = old.steps
             self._entries[key] = new
             self._count(workflow.scope, None if old is None else old.in_use, new.in_use)
-            if workflow.due is None:
-                self._due.pop(key, None)
-            else:
-                self._due[key] = workflow.due
+            _note(self._due, key, workflow.due)
+            _note(self._expires, key, workflow.expires_at if workflow.claim is None else None)
             if line is not None:
                 new.steps.append(line)
         return True
@@ -128,6 +127,19 @@ class MemoryStore:
             lines = [] if entry is None or limit <= 0 else entry.steps[-limit:]
         return [decode_step(line, scope, handle) for line in lines]
 
+    async def prune(self, *, before: float, limit: int = 1000) -> int:
+        """See `VersionedFsmStateStore.prune`. In memory it looks at every workflow that expires."""
+        with self._lock:
+            expired = ((at, key) for key, at in self._expires.items() if at < before)
+            gone = [key for _, key in nsmallest(max(limit, 0), expired)]
+            for key in gone:
+                self._count(key[0], self._entries.pop(key).in_use, None)
+                self._due.pop(key, None)
+                del self._expires[key]
+            if gone:
+                self._order = None
+        return len(gone)
+
     async def aclose(self) -> None:
         """Do nothing: there is nothing to let go of."""
 
@@ -136,9 +148,11 @@ class MemoryStore:
             if self._order is None:
                 self._order = sorted(self._entries)
             order = self._order
-        # The list is replaced when it changes, never altered, and no key is ever removed.
+        # The list is replaced when it changes, never altered; what is pruned meanwhile is passed over.
         for at in range(0 if after is None else bisect_right(order, after), len(order)):
-            yield order[at], self._entries[order[at]]
+            entry = self._entries.get(order[at])
+            if entry is not None:
+                yield order[at], entry
 
     def _count(self, scope: str, before: str | None, now: str | None) -> None:
         if before == now:
@@ -150,6 +164,15 @@ class MemoryStore:
             states[before] -= 1
             if not states[before]:
                 del states[before]
+        if not states:
+            del self._states[scope]
+
+
+def _note(times: dict[_Key, float], key: _Key, at: float | None) -> None:
+    if at is None:
+        times.pop(key, None)
+    else:
+        times[key] = at
 
 
 def _in_doubt(workflow: Workflow, at: float) -> bool:

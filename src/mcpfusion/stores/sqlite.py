@@ -4,9 +4,9 @@ import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from weakref import finalize
 
 from anyio import CancelScope, CapacityLimiter, Lock, to_thread
@@ -16,16 +16,18 @@ from .codec import check_key, check_write, decode_step, decode_workflow, encode_
 from .protocol import Step, Workflow
 from .sqlite_file import SqliteFile
 
+T = TypeVar("T")
+
 _READERS = 4
 
 _LIST = "SELECT record, scope, handle, version FROM workflow"
 _READ = f"{_LIST} WHERE scope = ? AND handle = ?"
 _INSERT = """
-INSERT INTO workflow (version, state, steps, doubtful_from, due, record, scope, handle)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+INSERT INTO workflow (version, state, steps, doubtful_from, due, expires, record, scope, handle)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
 _UPDATE = """
-UPDATE workflow SET version = ?, state = ?, steps = ?, doubtful_from = ?, due = ?, record = ?
+UPDATE workflow SET version = ?, state = ?, steps = ?, doubtful_from = ?, due = ?, expires = ?, record = ?
 WHERE scope = ? AND handle = ? AND version = ?
 """
 _ADD_STEP = "INSERT INTO step (scope, handle, record) VALUES (?, ?, ?)"
@@ -42,6 +44,15 @@ SELECT state FROM used WHERE state IS NOT NULL
 _NEXT_DUE = """
 SELECT due, scope, handle FROM workflow WHERE due IS NOT NULL ORDER BY due, scope, handle LIMIT ?
 """
+# A claimed workflow has a `doubtful_from`; the words are those of the partial index.
+_EXPIRED = """
+SELECT scope, handle FROM workflow WHERE expires IS NOT NULL AND doubtful_from IS NULL AND expires < ?
+ORDER BY expires, scope, handle LIMIT ?
+"""
+_REMOVE = (
+    "DELETE FROM step WHERE scope = ? AND handle = ?",
+    "DELETE FROM workflow WHERE scope = ? AND handle = ?",
+)
 _FIND = f"{_LIST} WHERE handle = ? ORDER BY scope LIMIT 100"
 _HISTORY = "SELECT record FROM step WHERE scope = ? AND handle = ? ORDER BY number DESC LIMIT ?"
 
@@ -168,6 +179,12 @@ class SqliteStore:
         rows = await self._select(_HISTORY, (scope, handle, max(limit, 0)))
         return [decode_step(row[0], scope, handle) for row in reversed(rows)]
 
+    async def prune(self, *, before: float, limit: int = 1000) -> int:
+        """See `VersionedFsmStateStore.prune`. Removes them in one transaction."""
+        lane = self._lane()
+        async with lane.writing:
+            return await to_thread.run_sync(self._prune, before, max(limit, 0), limiter=lane.writer)
+
     async def aclose(self) -> None:
         """Close the file. Calling it again does nothing; anything else raises StoreError from then on."""
         if not self._closed:
@@ -224,19 +241,32 @@ class SqliteStore:
             if not batch:
                 return
             try:
-                self._check_usable()
-                self._writer = self._writer or self._file.connect()
-                outcomes: list[bool] = _commit(self._writer, batch)
+                outcomes = self._use_writer(lambda connection: _commit(connection, batch))
             except Exception as error:
-                # Closing rolls back whatever is open, in whatever state the engine left it.
-                if self._writer is not None:
-                    self._file.close(self._writer)
-                    self._writer = None
                 for request in batch:
                     request.outcome = error
             else:
                 for request, outcome in zip(batch, outcomes, strict=True):
                     request.outcome = outcome
+
+    def _prune(self, before: float, limit: int) -> int:
+        with self._writer_lock:
+            try:
+                return self._use_writer(lambda connection: _remove_expired(connection, before, limit))
+            except Exception as error:
+                raise self._file.explain(error) from error
+
+    def _use_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            self._check_usable()
+            self._writer = self._writer or self._file.connect()
+            return work(self._writer)
+        except Exception:
+            # Closing rolls back whatever is open, in whatever state the engine left it.
+            if self._writer is not None:
+                self._file.close(self._writer)
+                self._writer = None
+            raise
 
     def _close(self) -> None:
         with self._writer_lock, self._readers_lock:
@@ -252,7 +282,8 @@ def _request(workflow: Workflow, expected_version: int, step: Step | None) -> _W
     claim = workflow.claim
     doubtful_from = None if claim is None else float("-inf") if claim.in_doubt else claim.lease_until
     record = encode_workflow(workflow)
-    row = (workflow.version, workflow.state, workflow.steps, doubtful_from, workflow.due, record, scope, handle)
+    times = (doubtful_from, workflow.due, workflow.expires_at)
+    row = (workflow.version, workflow.state, workflow.steps, *times, record, scope, handle)
     line = None if step is None else (scope, handle, encode_step(step))
     return _Write(row, expected_version, line)
 
@@ -272,3 +303,12 @@ def _apply(connection: sqlite3.Connection, request: _Write) -> bool:
     if changed == 1 and request.step is not None:
         connection.execute(_ADD_STEP, request.step)
     return changed == 1
+
+
+def _remove_expired(connection: sqlite3.Connection, before: float, limit: int) -> int:
+    connection.execute("BEGIN IMMEDIATE")
+    expired = connection.execute(_EXPIRED, (before, limit)).fetchall()
+    for statement in _REMOVE:
+        connection.executemany(statement, expired)
+    connection.execute("COMMIT")
+    return len(expired)

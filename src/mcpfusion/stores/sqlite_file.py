@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .protocol import StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x6D637066  # "mcpf": tells our file from another application's, as file(1) does
 
 _SCHEMA = """
@@ -19,6 +19,7 @@ CREATE TABLE workflow (
     steps INTEGER NOT NULL,
     doubtful_from REAL,
     due REAL,
+    expires REAL,
     record TEXT NOT NULL,
     PRIMARY KEY (scope, handle)
 );
@@ -27,6 +28,8 @@ CREATE INDEX workflow_in_use ON workflow (scope, state, steps) WHERE steps > 0;
 CREATE INDEX workflow_handle ON workflow (handle, scope);
 CREATE INDEX workflow_due ON workflow (due, scope, handle) WHERE due IS NOT NULL;
 CREATE INDEX workflow_doubt ON workflow (scope, handle) WHERE doubtful_from IS NOT NULL;
+CREATE INDEX workflow_expires ON workflow (expires, scope, handle)
+WHERE expires IS NOT NULL AND doubtful_from IS NULL;
 CREATE TABLE step (
     number INTEGER PRIMARY KEY,
     scope TEXT NOT NULL,
@@ -35,6 +38,15 @@ CREATE TABLE step (
 );
 CREATE INDEX step_workflow ON step (scope, handle);
 """
+
+_UPGRADES = {
+    1: """
+ALTER TABLE workflow ADD COLUMN expires REAL;
+CREATE INDEX workflow_expires ON workflow (expires, scope, handle)
+WHERE expires IS NOT NULL AND doubtful_from IS NULL;
+""",
+}
+"""What makes a file of each earlier schema version one of the next."""
 
 _REMEDIES = {
     sqlite3.SQLITE_BUSY: "another process holds its lock; see which one, or raise busy_timeout",
@@ -80,11 +92,11 @@ class SqliteFile:
             # Asked before anything is changed: a file that is not ours is left as it is.
             # In one transaction, or another process's new schema would be seen by halves.
             connection.execute("BEGIN")
-            empty = self._is_empty(connection)
+            version = self._schema_version(connection)
             connection.execute("COMMIT")
             self._use_wal(connection)
-            if empty:
-                self._create_schema(connection)
+            if version != SCHEMA_VERSION:
+                self._bring_up_to_date(connection)
             self.check_unmoved()
         except BaseException:
             connection.close()
@@ -146,20 +158,21 @@ class SqliteFile:
         if self._identity is not None:
             self.check_unmoved()
 
-    def _is_empty(self, connection: sqlite3.Connection) -> bool:
+    def _schema_version(self, connection: sqlite3.Connection) -> int:
+        """Return the version of our schema that the file has, 0 when it is empty."""
         application = _pragma(connection, "application_id")
         version = _pragma(connection, "user_version")
         if application == APPLICATION_ID:
-            if version != SCHEMA_VERSION:
+            if version != SCHEMA_VERSION and version not in _UPGRADES:
                 raise self.error(
                     f"has schema version {version}, this mcpfusion reads version {SCHEMA_VERSION}",
                     "upgrade mcpfusion, or name another file",
                 )
-            return False
+            return int(version)
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if application or version or tables:
             raise self.error("is the database of another application", "name a file of its own")
-        return True
+        return 0
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         deadline = time.monotonic() + self._busy_timeout
@@ -178,10 +191,14 @@ class SqliteFile:
         # macOS: without it fsync() leaves the data in the disk's own cache. Does nothing elsewhere.
         connection.execute("PRAGMA fullfsync = ON")
 
-    def _create_schema(self, connection: sqlite3.Connection) -> None:
+    def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
+        """Create the schema in an empty file, or make a file of an earlier version one of today's."""
         connection.execute("BEGIN IMMEDIATE")
-        if self._is_empty(connection):
-            for statement in _SCHEMA.split(";"):
+        # Looked at again: another process may have done it since.
+        version = self._schema_version(connection)
+        scripts = [_UPGRADES[older] for older in range(version, SCHEMA_VERSION)] if version else [_SCHEMA]
+        if version != SCHEMA_VERSION:
+            for statement in ";".join(scripts).split(";"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
