@@ -13,10 +13,9 @@ import anyio
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.handoffs import Handoff
 from mcpfusion.swarm.keyring import Secrets
-from mcpfusion.swarm.pins import PinStore
+from mcpfusion.swarm.open import SwarmStores
 from mcpfusion.swarm.return_trip import visible_text
 from mcpfusion.swarm.routes import Route
-from mcpfusion.swarm.state import HandoffStateStore
 from mcpfusion.swarm.tokens import Act, carried, mint_delegation_token
 from mcpfusion.swarm.trust import trusted_tools
 from mcpfusion.swarm.upstream import (
@@ -56,6 +55,7 @@ class Connections:
     """
 
     connector: Connector | None = None
+    stores: SwarmStores
 
     def __init__(
         self,
@@ -65,8 +65,6 @@ class Connections:
         token_ttl: float,
         connect_timeout: float,
         state_ttl: float,
-        store: HandoffStateStore,
-        pins: PinStore,
         reserved: frozenset[str],
     ) -> None:
         self._issuer = issuer
@@ -74,8 +72,6 @@ class Connections:
         self._token_ttl = token_ttl
         self._connect_timeout = connect_timeout
         self._state_ttl = state_ttl
-        self._store = store
-        self._pins = pins
         self._reserved = reserved
 
     async def carry(self, route: Route, handoff: Handoff) -> dict[str, Any]:
@@ -86,17 +82,26 @@ class Connections:
         """
         if handoff.carry_over_state is None:
             return {}
-        claims = await carried(handoff.carry_over_state, self._store, self._state_ttl, lambda: str(uuid.uuid4()))
-        if "state_id" in claims and not self._store.shared and not route.specialist.in_process:
-            await self._store.delete(claims["state_id"])
+        states = self.stores.states
+        claims = await carried(handoff.carry_over_state, states, self._state_ttl, lambda: str(uuid.uuid4()))
+        if "state_id" in claims and not states.shared and not route.specialist.in_process:
+            await states.delete(claims["state_id"])
             raise HandoffError(
                 "STATE_NOT_SHARED",
                 "the carried state is too large for the token, and the gateway's store is in its own memory: "
                 "give gateway and specialist a shared store (store='sqlite:///…')",
             )
-        if "state_id" in claims:
-            route.state_kept = handoff.carry_over_state
+        route.state_kept_at = time.monotonic()
         return claims
+
+    async def _keep_state(self, route: Route) -> None:
+        """Keep carried state for as long as the handoff is in use, not for as long as it was when it began."""
+        now = time.monotonic()
+        if "state_id" in route.state and now - route.state_kept_at > self._state_ttl / 8:
+            route.state_kept_at = now
+            state = await self.stores.states.get(route.state["state_id"])
+            if state is not None:
+                await self.stores.states.set(route.state["state_id"], state, self._state_ttl)
 
     async def connect(self, route: Route, changed: Callable[[], None]) -> None:
         """Connect and list, within the connect timeout. `changed` is called when the specialist's list changed.
@@ -121,7 +126,6 @@ class Connections:
                 said = visible_text(error.answer, 200)
                 raise HandoffError("UPSTREAM_REFUSED", f"specialist {route.domain!r} refused: {said}") from None
             raise HandoffError("UPSTREAM_UNAVAILABLE", f"specialist {route.domain!r} cannot be reached") from None
-        route.last_used = time.monotonic()
 
     async def list_tools(self, route: Route) -> None:
         """List the specialist's tools again, under its namespace, as far as it is trusted.
@@ -131,7 +135,7 @@ class Connections:
             HandoffError: What it lists cannot be told apart.
         """
         listed = await self.upstream(route).list_tools(self._renew(route))
-        trusted = await trusted_tools(route.domain, route.specialist, listed, self._pins)
+        trusted = await trusted_tools(route.domain, route.specialist, listed, self.stores.pins)
         try:
             tools = route.rewriter.rewrite_tools(trusted)
         except ValueError as error:
@@ -147,9 +151,7 @@ class Connections:
 
     async def request(self, route: Route, act: Act, passing: Passing) -> UpstreamRequest:
         """Return a request with a token of its own."""
-        if "state_id" in route.state and route.state_kept is not None:
-            # Kept for as long as the handoff is in use, not for as long as it was when it began.
-            await self._store.set(route.state["state_id"], route.state_kept, self._state_ttl)
+        await self._keep_state(route)
         traceparent = passing.traceparent or route.traceparent
         token = await mint_delegation_token(
             route.domain,
@@ -183,14 +185,24 @@ class Connections:
             raise UpstreamError("the connection is closed", refused=True)
         return route.upstream
 
-    async def close(self, route: Route) -> None:
-        """End a route's connection and forget its state, within a time limit. Never raises."""
+    async def release(self, route: Route) -> None:
+        """End this process's connection of a route, within a time limit. Never raises."""
         upstream, route.upstream = route.upstream, None
+        if upstream is None:
+            return
         try:
             with anyio.move_on_after(self._connect_timeout):
-                if upstream is not None:
-                    await upstream.aclose()
-                if "state_id" in route.state:
-                    await self._store.delete(route.state["state_id"])
+                await upstream.aclose()
         except Exception:
-            _log.warning("the end of the handoff to %r was not clean", route.domain, exc_info=True)
+            _log.warning("the end of the connection to %r was not clean", route.domain, exc_info=True)
+
+    async def close(self, route: Route) -> None:
+        """The handoff is over: end its connection and forget its state, within a time limit. Never raises."""
+        await self.release(route)
+        if "state_id" not in route.state:
+            return
+        try:
+            with anyio.move_on_after(self._connect_timeout):
+                await self.stores.states.delete(route.state["state_id"])
+        except Exception:  # it runs out in the store
+            _log.warning("the state that was carried to %r cannot be deleted now", route.domain, exc_info=True)

@@ -25,6 +25,7 @@ HandoffCode = Literal[
     "NOT_IN_NAMESPACE",
     "TOOL_CHANGED",
     "HANDOFF_BUSY",
+    "STORE_UNAVAILABLE",
 ]
 
 

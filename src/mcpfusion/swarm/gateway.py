@@ -5,29 +5,31 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
 from mcpfusion.actions.results import ToolResult
+from mcpfusion.stores.relay import Relay
 from mcpfusion.swarm.catalogue import Catalogue
 from mcpfusion.swarm.connections import Connections, Passing
+from mcpfusion.swarm.conversations import Conversations
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.handoffs import Handoff
 from mcpfusion.swarm.keyring import Secrets
 from mcpfusion.swarm.namespace import NamespaceError, NamespaceRewriter, wire_name
-from mcpfusion.swarm.pins import InMemoryPinStore, PinStore, SqlitePinStore
-from mcpfusion.swarm.registry import Registry, Specialist, Transport
+from mcpfusion.swarm.open import SwarmStores, open_swarm_stores
+from mcpfusion.swarm.pins import PinStore
+from mcpfusion.swarm.registry import Registry, Transport
 from mcpfusion.swarm.return_trip import (
     format_safe_return,
     inject_return_trip_tool,
     return_tool_name,
 )
-from mcpfusion.swarm.routes import Conversation, Conversations, Route
-from mcpfusion.swarm.sqlite_state import open_handoff_store
+from mcpfusion.swarm.routes import Conversation, Route
 from mcpfusion.swarm.state import HandoffStateStore
 from mcpfusion.swarm.tokens import Act
 from mcpfusion.swarm.upstream import (
@@ -69,9 +71,11 @@ class SwarmGateway:
         token_ttl_seconds: Lifetime of a token; each request to a specialist gets its own.
         connect_timeout_ms: How long a handoff may take.
         idle_timeout_ms: After how long without a call a handoff is ended.
-        max_sessions: Handoffs in force and being made at once.
+        max_sessions: Handoffs in force and being made at once, in all replicas that share the store.
         upstream_transport: How URLs are spoken to: `auto`, `http` or `sse`.
-        store: Where carried state above 2,048 bytes and pins are: a URL, or a `HandoffStateStore`.
+        store: Where routes, carried state above 2,048 bytes and pins are kept. A URL of an engine that replicas share
+            lets any of them serve any conversation, but for those that end with their own session. A
+            `HandoffStateStore` keeps the carried state alone.
         separator: What stands between a specialist's name and its tool's.
         dispatcher: Offer the stable tool `call_specialist`, for clients that never look at the list again.
         max_depth: Handoffs on top of each other, across gateways.
@@ -131,16 +135,26 @@ class SwarmGateway:
             Secrets(delegation_secret),
             token_ttl=token_ttl_seconds,
             connect_timeout=connect_timeout_ms / 1000,
-            state_ttl=(idle_timeout_ms + connect_timeout_ms) / 1000 + token_ttl_seconds,
-            store=open_handoff_store(store) if isinstance(store, str) else store,
-            pins=pins or _pins_at(store),
+            state_ttl=(2 * idle_timeout_ms + connect_timeout_ms) / 1000 + token_ttl_seconds,
             reserved=frozenset({self.return_tool, self.dispatcher_tool}),
         )
         self._catalogue = Catalogue(self.registry, self._connections, separator)
+        self._conversations = Conversations(
+            gateway_name,
+            self.registry,
+            separator,
+            idle_timeout=self._idle_timeout,
+            slack=connect_timeout_ms / 1000,
+            release=self._connections.release,
+        )
+        self._store = store
+        self._pins = pins
+        self._stores: SwarmStores | None = None
+        self._use_stores()
         self._users = 0
         self._stop = anyio.Event()
         self._life: asyncio.Task[None] | None = None
-        self._conversations = Conversations()
+        self._relay: Relay | None = None
         self._changes: dict[str, None] = {}
         self._changed = anyio.Event()
         self.on_changed: Callable[[str], Awaitable[None]] | None = None
@@ -152,23 +166,23 @@ class SwarmGateway:
     # The operations.
 
     def has_active_handoff(self, conversation: str) -> bool:
-        """Return whether the conversation is with a specialist."""
+        """Return whether the conversation is with a specialist, as far as this process knows."""
         found = self._conversations.get(conversation)
         return found is not None and bool(found.routes)
 
     def is_connecting(self, conversation: str) -> bool:
-        """Return whether a handoff of the conversation is being made."""
+        """Return whether a handoff of the conversation is being made by this process."""
         found = self._conversations.get(conversation)
         return found is not None and found.connecting is not None
 
     @property
     def session_count(self) -> int:
-        """How many handoffs are in force."""
+        """How many handoffs are in force, as far as this process knows."""
         return self._conversations.routes
 
     @property
     def connecting_count(self) -> int:
-        """How many handoffs are being made."""
+        """How many handoffs are being made by this process."""
         return self._conversations.connecting
 
     def domain_of(self, conversation: str) -> str | None:
@@ -191,8 +205,8 @@ class SwarmGateway:
             HandoffError: Why it could not be done, within the connect timeout.
         """
         domain, specialist = self.registry.find(handoff)
-        found = self._conversations.open(conversation)
-        self._check_limits(found, domain, specialist, depth)
+        found = await self._conversations.current(conversation)
+        self._check_limits(found, domain, depth)
         route = Route(
             handoff_id=str(uuid.uuid4()),
             domain=domain,
@@ -202,20 +216,15 @@ class SwarmGateway:
             traceparent=traceparent,
         )
         with anyio.CancelScope() as scope:
-            found.connecting, found.connecting_to = scope, domain
+            found.connecting = scope
             try:
-                route.state = await self._connections.carry(route, handoff)
-                await self._connect(found, route)
-                # It may have been taken back at the very moment when it was made.
-                await anyio.lowlevel.checkpoint_if_cancelled()
+                await self._make(found, route, handoff)
             except BaseException:
                 with anyio.CancelScope(shield=True):
-                    await self._connections.close(route)
+                    await self._undo(route)
                 raise
             finally:
-                found.connecting = found.connecting_to = None
-            found.routes.append(route)
-            found.handoffs[domain] += 1
+                found.connecting = None
             _log.info("handed over to %r (%s)", domain, route.handoff_id)
             self._note_change(conversation)
             return Activation(domain, route.handoff_id, list(route.tools or ()), self.return_tool)
@@ -228,15 +237,23 @@ class SwarmGateway:
         """
         return await self._catalogue.tools()
 
+    async def is_handed_over(self, conversation: str) -> bool:
+        """Return whether the conversation is with a specialist, whichever replica handed it over. While that cannot be
+        told, what this process knows counts."""
+        try:
+            return bool((await self._conversations.current(conversation)).routes)
+        except HandoffError:
+            return self.has_active_handoff(conversation)
+
     async def proxy_tools_list(self, conversation: str) -> list[dict[str, Any]]:
         """Return the specialist's tools under its namespace, and the tool that leads back.
 
         Raises:
             HandoffError: The conversation is with no specialist, or it does not answer.
         """
-        found, route = self._route(conversation)
+        found, route = await self._route(conversation)
         if route.tools is None:
-            async with self._used(route):
+            async with self._used(found, route):
                 await self._recovering(found, route, lambda: self._connections.list_tools(route))
         return inject_return_trip_tool(route.tools or (), self.name, separator=self.separator)
 
@@ -249,14 +266,14 @@ class SwarmGateway:
             HandoffError: The name is not in its namespace, the tool has changed against its pin, or the specialist
                 does not answer; the message says whether the call may have run.
         """
-        found, route = self._route(conversation)
+        found, route = await self._route(conversation)
 
         async def call() -> dict[str, Any]:
             original = self._original(route, name)
             request = await self._connections.request(route, Act.of(original, arguments), passing or Passing())
             return await self._connections.upstream(route).call_tool(original, arguments, request)
 
-        async with self._used(route):
+        async with self._used(found, route):
             if route.tools is None:  # the list changed: a name may be new in it, or gone
                 await self._recovering(found, route, lambda: self._connections.list_tools(route))
             return await self._recovering(found, route, call)
@@ -273,16 +290,19 @@ class SwarmGateway:
         if found is not None and found.connecting is not None:
             found.connecting.cancel()
             return ToolResult([{"type": "text", "text": "The handoff that was being made is given up."}])
-        found, route = self._route(conversation)
+        found, route = await self._route(conversation)
         await self._end(found, route)
         below = found.top.domain if found.top else self.name
         answer = format_safe_return(summary, route.domain)
         return ToolResult([answer], {"returnedFrom": route.domain, "nowWith": below})
 
     async def dispose(self) -> None:
-        """End every handoff and close every connection."""
+        """End every handoff, but for those that other replicas can go on with, and close every connection."""
         for conversation in self._conversations:
-            await self.forget(conversation.key)
+            if conversation.connecting is None and self._conversations.is_shared(conversation):
+                await self._conversations.let_go(conversation)
+            else:
+                await self.forget(conversation.key)
 
     async def forget(self, conversation: str) -> None:
         """The conversation is over: its handoffs are ended and their slots free."""
@@ -318,15 +338,40 @@ class SwarmGateway:
 
     async def _live(self, ready: anyio.Event) -> None:
         connector = self._given_connector or _sdk_connector(self._transport)
-        async with anyio.create_task_group() as group:
-            await group.start(_run_connector, connector)
-            group.start_soon(self._look_after)
-            self._connections.connector = connector
-            ready.set()
-            await self._stop.wait()
-            await self.dispose()
-            self._connections.connector = None
-            group.cancel_scope.cancel()
+        stores = self._use_stores()
+        try:
+            async with anyio.create_task_group() as group:
+                await group.start(_run_connector, connector)
+                group.start_soon(self._look_after)
+                if stores.bus is not None:
+                    self._relay = Relay(stores.bus, f"routes:{self.name}", self._heard)
+                    group.start_soon(self._relay.run)
+                self._connections.connector = connector
+                ready.set()
+                await self._stop.wait()
+                await self.dispose()
+                self._connections.connector = None
+                group.cancel_scope.cancel()
+        finally:
+            self._relay = None
+            await self._close_stores(stores)
+
+    def _use_stores(self) -> SwarmStores:
+        """Return the stores, opened again where the gateway has ended before."""
+        if self._stores is None:
+            stores = open_swarm_stores(self._store if isinstance(self._store, str) else "memory://")
+            if not isinstance(self._store, str):
+                stores = replace(stores, states=self._store)
+            self._stores = stores if self._pins is None else replace(stores, pins=self._pins)
+            self._connections.stores = self._stores
+            self._conversations.store = self._stores.routes
+        return self._stores
+
+    async def _close_stores(self, stores: SwarmStores) -> None:
+        if isinstance(self._store, str) and not self._store.startswith("memory:"):
+            self._stores = None
+            with anyio.move_on_after(SHUTDOWN_TIMEOUT, shield=True):
+                await stores.aclose()
 
     async def _look_after(self) -> None:
         """End what has been idle for too long, and tell about lists that changed."""
@@ -342,12 +387,29 @@ class SwarmGateway:
             await self._end_idle()
 
     async def _end_idle(self) -> None:
-        now = time.monotonic()
         for conversation in self._conversations:
-            route = conversation.top  # those below wait for it, and are in use as long as it is
-            if route is not None and not route.calls and now - route.last_used > self._idle_timeout:
-                _log.info("the handoff to %r (%s) was idle for too long", route.domain, route.handoff_id)
-                await self._end(conversation, route)
+            route = conversation.top
+            if route is None:
+                continue
+            if route.calls:
+                await self._conversations.used(conversation)
+                continue
+            with suppress(HandoffError):  # logged where it happened; it is looked at again
+                if await self._conversations.is_idle(conversation):
+                    _log.info("the handoff to %r (%s) was idle for too long", route.domain, route.handoff_id)
+                    await self._end(conversation, route)
+
+    async def _heard(self, conversations: Sequence[tuple[str, ...]] | None) -> None:
+        """Another replica changed conversations (None: nobody knows which): those that listen here are told."""
+        known = [each.key for each in self._conversations]
+        keys = known if conversations is None else [key for (key,) in conversations]
+        for key in keys:
+            with suppress(HandoffError):
+                if self._conversations.get(key) is not None:
+                    await self._conversations.current(key)  # what is gone there is let go of here
+        async with anyio.create_task_group() as group:
+            for key in keys:
+                group.start_soon(self._tell, key)
 
     async def _tell(self, conversation: str) -> None:
         if self.on_changed is not None:
@@ -359,10 +421,12 @@ class SwarmGateway:
     def _note_change(self, conversation: str) -> None:
         self._changes[conversation] = None
         self._changed.set()
+        if self._relay is not None:
+            self._relay.tell(conversation)
 
     # Making and ending routes.
 
-    def _check_limits(self, found: Conversation, domain: str, specialist: Specialist, depth: int) -> None:
+    def _check_limits(self, found: Conversation, domain: str, depth: int) -> None:
         if found.connecting is not None:
             raise HandoffError("HANDOFF_BUSY", "another handoff of this conversation is being made")
         if not found.routes and time.monotonic() - found.last_used > self._idle_timeout:
@@ -373,10 +437,26 @@ class SwarmGateway:
             raise HandoffError("TOO_MANY_HANDOFFS", f"at most {self._max_handoffs} handoffs in one conversation")
         if found.handoffs[domain] >= self._max_returns:
             raise HandoffError("PING_PONG", f"this conversation went to {domain!r} {self._max_returns} times already")
-        full = self.session_count + self.connecting_count >= self._max_sessions
-        limit = specialist.max_sessions
-        if full or (limit is not None and self._conversations.routes_to(domain) >= limit):
+
+    async def _make(self, found: Conversation, route: Route, handoff: Handoff) -> None:
+        """Take a place, connect, and put the route on top.
+
+        Raises:
+            HandoffError: One of these cannot be done; `_undo` takes back what was.
+        """
+        if not await self._conversations.take_place(route, limit=self._max_sessions):
             raise HandoffError("TOO_MANY_SESSIONS", "all places are taken; try again later")
+        route.state = await self._connections.carry(route, handoff)
+        await self._connect(found, route)
+        # It may have been taken back at the very moment when it was made.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if not await self._conversations.push(found, route):
+            raise HandoffError("HANDOFF_BUSY", "another handoff of this conversation was made meanwhile")
+
+    async def _undo(self, route: Route) -> None:
+        await self._connections.close(route)
+        with suppress(HandoffError):  # the place frees itself in time
+            await self._conversations.free_place(route)
 
     async def _connect(self, found: Conversation, route: Route) -> None:
         def changed() -> None:
@@ -384,7 +464,7 @@ class SwarmGateway:
             self._note_change(found.key)
 
         await self._connections.connect(route, changed)
-        found.last_used = route.last_used
+        found.last_used = time.monotonic()
 
     async def _recovering(self, found: Conversation, route: Route, work: Callable[[], Awaitable[Any]]) -> Any:
         """Do `work`; when the connection is gone, connect once more, and do it again if it certainly did not run."""
@@ -432,19 +512,17 @@ class SwarmGateway:
         return f"specialist {route.domain!r} cannot be reached any more; the conversation is back with {back!r}"
 
     async def _end(self, found: Conversation, route: Route) -> None:
-        """Take a route away, and free its slot before anything that may fail."""
-        if route in found.routes:
-            found.routes.remove(route)
-            found.last_used = time.monotonic()
-            if found.top is not None:
-                found.top.last_used = found.last_used
-            self._note_change(found.key)
+        """Take a route away, and free its place before anything that may fail."""
         with anyio.CancelScope(shield=True):
+            if route in found.routes:
+                await self._conversations.pop(found, route)
+                found.last_used = time.monotonic()
+                self._note_change(found.key)
             await self._connections.close(route)
 
-    def _route(self, conversation: str) -> tuple[Conversation, Route]:
-        found = self._conversations.get(conversation)
-        if found is None or found.top is None:
+    async def _route(self, conversation: str) -> tuple[Conversation, Route]:
+        found = await self._conversations.current(conversation)
+        if found.top is None:
             raise HandoffError("NO_HANDOFF", "this conversation is not with a specialist")
         return found, found.top
 
@@ -459,13 +537,14 @@ class SwarmGateway:
             ) from None
 
     @asynccontextmanager
-    async def _used(self, route: Route) -> AsyncGenerator[None]:
+    async def _used(self, found: Conversation, route: Route) -> AsyncGenerator[None]:
         route.calls += 1
         try:
+            await self._conversations.used(found)
             yield
         finally:
             route.calls -= 1
-            route.last_used = time.monotonic()
+            found.last_used = time.monotonic()
 
 
 def _check_namespaces(registry: Registry, separator: str) -> None:
@@ -479,12 +558,6 @@ def _check_namespaces(registry: Registry, separator: str) -> None:
 
 def _ended(route: Route) -> HandoffError:
     return HandoffError("NO_HANDOFF", f"the handoff to {route.domain!r} ended during the call, which may have run")
-
-
-def _pins_at(store: "str | HandoffStateStore") -> PinStore:
-    if isinstance(store, str) and store.startswith("sqlite:///"):
-        return SqlitePinStore(store.removeprefix("sqlite:///"))
-    return InMemoryPinStore()
 
 
 def _sdk_connector(transport: Transport) -> Connector:

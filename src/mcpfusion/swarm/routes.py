@@ -1,7 +1,8 @@
 """Routes: where a conversation is handed to. They stack, and returning restores the one below."""
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +11,6 @@ import anyio
 from mcpfusion.swarm.namespace import NamespaceRewriter
 from mcpfusion.swarm.registry import Specialist
 from mcpfusion.swarm.upstream import Upstream
-
-REMEMBERED = 10_000
-"""Conversations without a route whose counts are kept."""
 
 
 @dataclass(eq=False, slots=True)
@@ -23,8 +21,8 @@ class Route:
         handoff_id: Its random name, the `tid` of its tokens.
         tools: The specialist's tools under the namespace, or None when they have to be listed again.
         state: The claims that carry the state along.
-        state_kept: The state itself where the claims only refer to it.
-        last_used: Seconds of the monotonic clock.
+        state_kept_at: When the state that the claims refer to was last kept, seconds of the monotonic clock.
+        upstream: This process's connection to the specialist, made when it is first needed.
         calls: Calls in flight; a route with one is not idle.
         mending: Held while the connection is made again, so that calls that lost it together do that once.
     """
@@ -36,10 +34,9 @@ class Route:
     depth: int
     traceparent: str | None = None
     state: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
-    state_kept: Mapping[str, Any] | None = field(default=None, repr=False)
+    state_kept_at: float = 0.0
     upstream: Upstream | None = None
     tools: list[dict[str, Any]] | None = None
-    last_used: float = 0.0
     calls: int = 0
     mending: anyio.Lock = field(default_factory=anyio.Lock, repr=False)
 
@@ -50,16 +47,24 @@ class Conversation:
 
     Attributes:
         connecting: The scope of the handoff that is being made, to be cancelled when it is taken back.
-        connecting_to: The specialist that it is being made to.
         last_used: Seconds of the monotonic clock, when it was last with a specialist.
+        version: Of what is kept of it; 0 when nothing is.
+        record: What is kept of it, as far as this process knows.
+        keeper: The process that kept it last.
+        kept_at: When this process kept it last, seconds of the monotonic clock.
+        changes: Counts what this process has learned of it, so that what was read before is known to be old.
     """
 
     key: str
     routes: list[Route] = field(default_factory=list[Route])
     connecting: anyio.CancelScope | None = None
-    connecting_to: str | None = None
     handoffs: Counter[str] = field(default_factory=Counter[str])
     last_used: float = 0.0
+    version: int = 0
+    record: str | None = field(default=None, repr=False)
+    keeper: str = ""
+    kept_at: float = 0.0
+    changes: int = 0
 
     @property
     def top(self) -> Route | None:
@@ -67,45 +72,40 @@ class Conversation:
         return self.routes[-1] if self.routes else None
 
 
-class Conversations:
-    """All conversations by key. One without a route is forgotten when too many others came after it."""
+def to_record(keeper: str, routes: Sequence[Route], handoffs: Mapping[str, int]) -> str:
+    """Return the JSON text that keeps a conversation's routes."""
+    kept = [
+        {
+            "handoff_id": route.handoff_id,
+            "domain": route.domain,
+            "depth": route.depth,
+            "traceparent": route.traceparent,
+            "state": route.state,
+        }
+        for route in routes
+    ]
+    return json.dumps({"keeper": keeper, "routes": kept, "handoffs": dict(handoffs)}, separators=(",", ":"))
 
-    def __init__(self) -> None:
-        self._by_key: dict[str, Conversation] = {}
 
-    def __iter__(self) -> Iterator[Conversation]:
-        return iter(list(self._by_key.values()))
+def from_record(
+    record: str, new_route: Callable[..., Route | None]
+) -> tuple[str, list[tuple[str, Callable[[], Route | None]]], Counter[str]]:
+    """Return who kept a record, its routes by id, and how often the conversation was handed over.
 
-    def get(self, key: str) -> Conversation | None:
-        """Return a conversation that is known."""
-        return self._by_key.get(key)
+    Args:
+        new_route: Makes a route of `handoff_id`, `domain`, `depth`, `traceparent` and `state`.
 
-    def open(self, key: str) -> Conversation:
-        """Return a conversation, new if it is not known."""
-        found = self._by_key.pop(key, None) or Conversation(key)
-        self._by_key[key] = found
-        for other in list(self._by_key.values())[: max(len(self._by_key) - REMEMBERED, 0)]:
-            if not other.routes and other.connecting is None:
-                del self._by_key[other.key]
-        return found
+    Raises:
+        ValueError: It is no such record.
+    """
+    try:
+        data = json.loads(record)
+        routes = [(str(each["handoff_id"]), _maker(new_route, each)) for each in data["routes"]]
+        return str(data["keeper"]), routes, Counter({str(key): int(count) for key, count in data["handoffs"].items()})
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a conversation's record: {type(error).__name__}") from None
 
-    def forget(self, key: str) -> None:
-        """The conversation is over."""
-        self._by_key.pop(key, None)
 
-    @property
-    def routes(self) -> int:
-        """How many handoffs are in force."""
-        return sum(len(conversation.routes) for conversation in self._by_key.values())
-
-    @property
-    def connecting(self) -> int:
-        """How many handoffs are being made."""
-        return sum(conversation.connecting is not None for conversation in self._by_key.values())
-
-    def routes_to(self, domain: str) -> int:
-        """How many handoffs to one specialist are in force or being made."""
-        return sum(
-            sum(route.domain == domain for route in each.routes) + (each.connecting_to == domain)
-            for each in self._by_key.values()
-        )
+def _maker(new_route: Callable[..., Route | None], each: Mapping[str, Any]) -> Callable[[], Route | None]:
+    fields = {name: each[name] for name in ("handoff_id", "domain", "depth", "traceparent", "state")}
+    return lambda: new_route(**fields)

@@ -88,8 +88,6 @@ class Handover:
 
     async def page(self, conversation: str, cursor: str) -> dict[str, Any] | None:
         """Return a page of the specialist's tools, or None when the conversation is with none."""
-        if not self.gateway.has_active_handoff(conversation):
-            return None
         try:
             tools = await self.gateway.proxy_tools_list(conversation)
         except HandoffError as error:
@@ -163,7 +161,7 @@ class Handover:
             if not known:
                 return None
             conversation = f"handoff:{handoff_id}" if isinstance(handoff_id, str) else ""
-        elif not self.gateway.has_active_handoff(conversation) and not self._is_handoffs(call.tool):
+        elif not self._is_handoffs(call.tool) and not await self.gateway.is_handed_over(conversation):
             return None
         tool = call.tool
         if tool == self._dispatcher and self.gateway.dispatcher:
