@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from mcpfusion.stores import FsmSnapshot
-
-from .conformance import StoreConformance
+from mcpfusion.testing import store_contract
 
 DOCS = Path(__file__).parents[2] / "docs" / "stores.md"
 
@@ -44,11 +43,12 @@ async def test_the_ten_lines_load_what_they_saved(docs: dict[str, Any]):
     assert await store.load("INV-1") == moved
 
 
-class TestTheDictStore(StoreConformance):
+class TestTheDictStore(store_contract()):
     @pytest.fixture
-    def store(self, docs: dict[str, Any]) -> Any:
-        assert issubclass(docs["TestDictStore"], StoreConformance)
-        return docs["DictStore"]()
+    async def store(self, docs: dict[str, Any]) -> Any:
+        assert issubclass(docs["TestDictStore"], store_contract())
+        async with docs["open_dict_store"]() as store:
+            yield store
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,19 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
 from mcpfusion.stores import FsmSnapshot, FsmStateStore, InMemoryFsmStateStore, MemoryStore
+from mcpfusion.testing import store_contract
 
-from .conformance import StoreConformance
+
+@asynccontextmanager
+async def open_memory() -> AsyncIterator[MemoryStore]:
+    yield MemoryStore()
 
 
-class TestMemoryStore(StoreConformance):
-    @pytest.fixture
-    def store(self) -> MemoryStore:
-        return MemoryStore()
+class TestMemoryStore(store_contract(open_memory)):
+    pass
 
 
 @pytest.mark.anyio

@@ -12,8 +12,8 @@ import pytest
 
 from mcpfusion.stores import SqliteStore, StoreError
 from mcpfusion.stores import sqlite as engine
+from mcpfusion.testing import store_contract
 
-from .conformance import StoreConformance
 from .records import claim, step, workflow
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     await store.aclose()
 
 
-class TestSqliteStore(StoreConformance):
+class TestSqliteStore(store_contract()):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[SqliteStore]:
         store = SqliteStore(tmp_path / "workflows.db")
