@@ -97,25 +97,53 @@ async def sdk_client(server: Any, mode: str, **options: Any) -> AsyncIterator[Cl
         yield client
 
 
+class _Prompt(uvicorn.Server):
+    """A server that ends as uvicorn's does, without the tenths of a second that it sleeps on the way: some hundred
+    tests have two or three servers each."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.told = anyio.Event()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self.told.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listening in [*self.servers, *(sockets or ())]:
+            listening.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with anyio.move_on_after(self.config.timeout_graceful_shutdown) as grace:
+            while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - there is no event
+                await anyio.sleep(0.005)
+        if grace.cancelled_caught:
+            for task in self.server_state.tasks:
+                task.cancel()
+        await self.lifespan.shutdown()
+
+
 @asynccontextmanager
 async def http_app(app: Any) -> AsyncIterator[str]:
     """Serve an ASGI app on a real port from this process's event loop, and yield its origin."""
     config = uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    server = _Prompt(config)
     # Signals stay the test runner's. By their handler the SDK's streams would find the server that was started last,
     # and those of all servers in this process would end with that one.
     server.capture_signals = nullcontext  # type: ignore[method-assign]
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    # Only where the protocol is named does asyncio turn Nagle's algorithm off, which has answers wait for 40 ms.
+    with socket.socket(proto=socket.IPPROTO_TCP) as listening:
+        listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
         async with anyio.create_task_group() as group:
             group.start_soon(server.serve, [listening])
             with anyio.fail_after(20):
                 while not server.started:  # noqa: ASYNC110 - uvicorn has no event to wait for
-                    await anyio.sleep(0.01)
+                    await anyio.sleep(0.005)
             try:
                 yield f"http://127.0.0.1:{port}"
             finally:
-                server.should_exit = True
+                server.told.set()
 
 
 @asynccontextmanager
