@@ -3,11 +3,15 @@
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import httpx2
+
 from tests.support.serving import http_app
+from tests.swarm.parts import specialist, until
 
 
 class Front:
@@ -21,6 +25,7 @@ class Front:
         opened: How many were opened.
         requests: Method, headers and body of what came.
         hanging: How many requests hang now.
+        answering: How many requests of each method are being answered now; one for a stream is until it ends.
     """
 
     def __init__(self, app: Any, *, handshake: bool = False) -> None:
@@ -32,6 +37,7 @@ class Front:
         self.opened = 0
         self.requests: list[tuple[str, dict[str, str], Any]] = []
         self.hanging = 0
+        self.answering: Counter[str] = Counter()
         self.url = ""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -43,7 +49,23 @@ class Front:
         message = json.loads(body or b"{}")
         method = message.get("method", "") if isinstance(message, dict) else ""
         self.requests.append((method or scope["method"], headers, message))
-        if self.handshake and method == "server/discover":
+        with self._answering(method or scope["method"]):
+            await self._answer_it(method, message, headers, scope, again, send)
+
+    @contextmanager
+    def _answering(self, method: str) -> Iterator[None]:
+        self.answering[method] += 1
+        try:
+            yield
+        finally:
+            self.answering[method] -= 1
+
+    async def _answer_it(
+        self, method: str, message: Any, headers: dict[str, str], scope: Any, again: Any, send: Any
+    ) -> None:
+        if scope["path"] == "/counts":
+            await _answer(send, 200, json.dumps([len(self.sessions), self.opened, self.open - 1]).encode())
+        elif self.handshake and method == "server/discover":
             error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}}
             await _answer(send, 200, json.dumps(error).encode())
         elif self.mode != "ok" and self.only in (None, method) and scope["method"] == "POST":
@@ -79,6 +101,16 @@ class Front:
             await send(message)
 
         return counted
+
+    @property
+    def open(self) -> int:
+        """How many requests are being answered now."""
+        return self.answering.total()
+
+    async def nothing_open(self) -> None:
+        """Return once no session and no stream is open any more; sessions must have ended already."""
+        assert not self.sessions
+        await until(lambda: self.open == 0)
 
     def calls(self, method: str = "tools/call") -> list[Any]:
         """Return the bodies of the requests of that method."""
@@ -119,6 +151,21 @@ async def fronted(server: Any, *, handshake: bool = False) -> AsyncIterator[tupl
     async with http_app(front) as origin:
         front.url = f"{origin}/mcp"
         yield front.url, front
+
+
+def be_fronted(port: int, name: str, handshake: bool) -> None:
+    """Be a process with a specialist behind a front, which says at `/counts` what is open."""
+    import uvicorn
+
+    front = Front(specialist(name).asgi(host="127.0.0.1"), handshake=handshake)
+    uvicorn.run(front, port=port, log_level="critical", lifespan="on", timeout_graceful_shutdown=1)
+
+
+async def counts(url: str) -> dict[str, int]:
+    """Return what is open at a `be_fronted`: sessions, how many were opened in all, and requests."""
+    async with httpx2.AsyncClient() as http:
+        found = (await http.get(url.replace("/mcp", "/counts"))).json()
+    return dict(zip(("sessions", "opened", "requests"), found, strict=True))
 
 
 @contextmanager

@@ -1,15 +1,16 @@
 """Specialists that fail: what the client is told, what becomes of the slot, and which sessions stay open."""
 
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
 from tests.support.serving import ERAS, free_port
-from tests.swarm.faults import Front, deaf, fronted
+from tests.swarm.faults import Front, be_fronted, counts, deaf, fronted
 from tests.swarm.parts import (
+    PATIENCE,
     Talk,
-    be_specialist,
     code_of,
     gateway_to,
     process,
@@ -25,16 +26,37 @@ both_upstreams = pytest.mark.parametrize("handshake", [False, True], ids=["state
 both_eras = pytest.mark.parametrize("era", ERAS)
 
 
-def nothing_held(gateway: Any, front: Front | None = None) -> None:
+async def nothing_held(gateway: Any, *fronts: Front) -> None:
+    """No slot is taken, and nothing is open at the specialists."""
     assert (gateway.session_count, gateway.connecting_count) == (0, 0)
-    if front is not None:
-        assert not front.sessions
+    for front in fronts:
+        await front.nothing_open()
 
 
 async def returned(client: Talk, own: list[str]) -> None:
     """The conversation is with the gateway again."""
     assert await client.names() == own
     assert text_of(await client.client.call_tool("triage.hello", {})) == "hello from triage"
+
+
+@both_eras
+@both_upstreams
+async def test_an_unknown_target_and_one_that_refuses_connections_are_told_apart(era: str, handshake: bool) -> None:
+    async with (
+        fronted(specialist(), handshake=handshake) as (url, front),
+        gateway_to({"finance": url, "dead": f"http://127.0.0.1:{free_port()}"}) as (gate, gateway),
+        talk(gate, era) as client,
+    ):
+        own = await client.names()
+        known = len(front.requests)
+        unknown = await client.route("financ")
+        assert code_of(unknown) == "UNKNOWN_TARGET"
+        assert "finance" in text_of(unknown)
+        assert code_of(await client.route("dead")) == "UPSTREAM_UNAVAILABLE"
+        assert len(front.requests) == known
+        await nothing_held(gateway, front)
+        await returned(client, own)
+        assert not (await client.route("finance")).is_error
 
 
 @both_eras
@@ -45,27 +67,46 @@ async def test_one_that_accepts_and_never_answers_fails_within_the_connect_timeo
             result = await client.route("finance")
             assert code_of(result) == "UPSTREAM_TIMEOUT"
             assert "0.4 s" in text_of(result)
-            nothing_held(gateway)
+            await nothing_held(gateway)
             await returned(client, own)
+
+
+@pytest.mark.parametrize("method", [None, "tools/list"])
+@both_upstreams
+@both_eras
+async def test_one_that_stops_answering_while_it_is_connected_fails_within_the_connect_timeout(
+    era: str, handshake: bool, method: str | None
+) -> None:
+    async with (
+        fronted(specialist(), handshake=handshake) as (url, front),
+        gateway_to({"finance": url}, connect_timeout_ms=500) as (gate, gateway),
+        talk(gate, era) as client,
+    ):
+        own = await client.names()
+        front.mode, front.only = "hang", method
+        assert code_of(await client.route("finance")) == "UPSTREAM_TIMEOUT"
+        await nothing_held(gateway, front)
+        await returned(client, own)
 
 
 @pytest.mark.parametrize("mode", ["500", "garbage", "break"])
 @pytest.mark.parametrize("only", [None, "tools/list"])
 @both_upstreams
+@both_eras
 async def test_one_that_answers_nonsense_to_the_handoff_fails_it_at_once(
-    mode: str, only: str | None, handshake: bool
+    mode: str, only: str | None, handshake: bool, era: str
 ) -> None:
     async with (
         fronted(specialist(), handshake=handshake) as (url, front),
         gateway_to({"finance": url}) as (gate, gateway),
-        talk(gate, "legacy") as client,
+        talk(gate, era) as client,
     ):
         own = await client.names()
         front.mode, front.only = mode, only
         result = await client.route("finance")
         assert code_of(result) in {"UPSTREAM_UNAVAILABLE", "UPSTREAM_REFUSED"}
         assert "finance" in text_of(result)
-        nothing_held(gateway, front)
+        await nothing_held(gateway, front)
         await returned(client, own)
         front.mode = "ok"  # no harm is left behind
         assert not (await client.route("finance")).is_error
@@ -95,14 +136,15 @@ async def test_one_that_breaks_in_a_call_has_maybe_done_it_and_is_not_asked_agai
         again = await client.call("finance.pay.refund", {"amount": 1})
         assert again.structured_content["state"] == {"intent": "x"}
         await client.back()
-        nothing_held(gateway, front)
+        await nothing_held(gateway, front)
 
 
 @both_eras
-async def test_one_that_hangs_in_a_call_is_let_go_of_when_the_client_cancels(era: str) -> None:
+@both_upstreams
+async def test_one_that_hangs_in_a_call_is_let_go_of_when_the_client_cancels(era: str, handshake: bool) -> None:
     async with (
-        fronted(specialist()) as (url, front),
-        gateway_to({"finance": url}) as (gate, _),
+        fronted(specialist(), handshake=handshake) as (url, front),
+        gateway_to({"finance": url}) as (gate, gateway),
         talk(gate, era) as client,
     ):
         await client.route("finance")
@@ -114,16 +156,22 @@ async def test_one_that_hangs_in_a_call_is_let_go_of_when_the_client_cancels(era
         front.mode = "ok"
         assert not (await client.call("finance.pay.refund", {"amount": 1})).is_error
         await client.back()
+        await nothing_held(gateway, front)
 
 
 @both_eras
-async def test_one_that_restarts_is_connected_once_more_and_the_route_is_kept(era: str) -> None:
-    port = free_port()
+@both_upstreams
+async def test_one_that_restarts_is_connected_once_more_and_the_route_is_kept(era: str, handshake: bool) -> None:
+    port, sessions = free_port(), int(handshake)
+    serving = partial(process, be_fronted, "finance", handshake, port=port)
     async with gateway_to({"finance": f"http://127.0.0.1:{port}"}) as (gate, gateway), talk(gate, era) as client:
-        with process(be_specialist, "finance", port=port):
+        own = []
+        with serving() as (url, _):
+            own = await client.names()
             await client.route("finance", "x")
             first = await client.call("finance.pay.refund", {"amount": 1})
-        with process(be_specialist, "finance", port=port):
+            assert (await counts(url))["sessions"] == sessions
+        with serving() as (url, _):
             # A connection that was kept open may only be found dead by a call, which may then have run.
             second = await client.call("finance.pay.refund", {"amount": 2})
             if second.is_error:
@@ -131,13 +179,28 @@ async def test_one_that_restarts_is_connected_once_more_and_the_route_is_kept(er
                 second = await client.call("finance.pay.refund", {"amount": 2})
             assert second.structured_content["tid"] == first.structured_content["tid"]
             assert second.structured_content["state"] == {"intent": "x"}
-            assert gateway.session_count == 1
+            assert (gateway.session_count, gateway.connecting_count) == (1, 0)
+            found = await counts(url)
+            assert (found["sessions"], found["opened"]) == (sessions, sessions)  # connected once, not twice
+            await client.back()
+            await nothing_held(gateway)
+            await nothing_open(url)
+            await client.route("finance", "y")
         # Gone for good: the call says so, and the conversation is back.
         gone = await client.call("finance.pay.refund", {"amount": 3})
         assert code_of(gone) == "UPSTREAM_UNAVAILABLE"
         assert "back with 'triage'" in text_of(gone)
-        nothing_held(gateway)
+        await nothing_held(gateway)
+        assert await client.names() == own
         assert text_of(await client.client.call_tool("triage.hello", {})) == "hello from triage"
+
+
+async def nothing_open(url: str) -> None:
+    """Return once no stream is open at the specialist any more; sessions must have ended already."""
+    with anyio.fail_after(PATIENCE):
+        while (found := await counts(url))["requests"]:  # noqa: ASYNC110 - it is in another process
+            await anyio.sleep(0.02)
+    assert found["sessions"] == 0
 
 
 @both_eras
@@ -206,4 +269,4 @@ async def test_a_refusal_by_the_specialist_is_said_in_the_handoffs_answer(era: s
         result = await client.route("finance")
         assert code_of(result) == "UPSTREAM_REFUSED"
         assert "FORBIDDEN" in text_of(result)
-        nothing_held(gateway)
+        await nothing_held(gateway)
