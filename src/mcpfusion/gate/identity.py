@@ -10,6 +10,9 @@ HANDLE_LIMIT = 1024
 
 _RESERVED = ("@session:", "@principal", "@process")
 
+MINTED_PREFIX = "wf_"
+"""What the handles that the gate mints begin with."""
+
 PROCESS_HANDLE = "@process"
 PRINCIPAL_HANDLE = "@principal"
 
@@ -85,6 +88,11 @@ def own_handle(identity: Identity) -> str:
     if identity.session_id is not None:
         return f"@session:{identity.session_id}"
     return PRINCIPAL_HANDLE if identity.principal is not None else PROCESS_HANDLE
+
+
+def is_own(handle: str) -> bool:
+    """Return whether the gate gave the handle to a caller who names none."""
+    return handle.startswith(_RESERVED)
 
 
 def handle_argument(key: str, arguments: Mapping[str, Any]) -> str | None:

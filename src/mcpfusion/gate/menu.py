@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mcpfusion.gate.binding import Bindings
 from mcpfusion.gate.identity import Identity, own_handle
-from mcpfusion.gate.workflows import StuckError, Workflows
+from mcpfusion.gate.workflows import GoneError, StuckError, Workflows
 from mcpfusion.machine import Snapshot, UnknownStateError
 
 
@@ -76,8 +76,8 @@ class Menus:
     async def _standing(self, scope: str, handles: Iterable[str]) -> list[Snapshot]:
         found: list[Snapshot] = []
         for handle in handles:
-            # A workflow that fits the machine no more shows nothing; a call on it is told why.
-            with contextlib.suppress(UnknownStateError, StuckError):
+            # A workflow that is gone, or fits the machine no more, shows nothing; a call on it is told why.
+            with contextlib.suppress(UnknownStateError, StuckError, GoneError):
                 found.append((await self._workflows.load(scope, handle))[1])
         return found
 

@@ -94,6 +94,8 @@ async def _write(
     now: float,
     outcome: Outcome,
 ) -> Workflow:
+    # The gate gives it an end again with its next step, and not the one that went by while nobody had resolved it.
+    after = replace(after, expires_at=None)
     step = Step(before.scope, before.handle, before.state, after.state, event, tool, operator, "", now, outcome)
     if not await store.write(after, expected_version=before.version, step=step):
         raise OperatorError(f"workflow {before.handle!r} changed meanwhile; look again")

@@ -21,7 +21,8 @@ from mcpfusion.actions.context import WorkflowView
 from mcpfusion.actions.results import ToolResult
 from mcpfusion.gate import records, refusal
 from mcpfusion.gate.binding import Binding, Bindings, BoundTool
-from mcpfusion.gate.workflows import Moved, StoreUnavailable, StuckError, Workflows
+from mcpfusion.gate.options import Options
+from mcpfusion.gate.workflows import GoneError, Moved, StoreUnavailable, StuckError, Workflows
 from mcpfusion.machine import Snapshot, UnknownStateError
 from mcpfusion.stores.protocol import Claim, LastStep, Step, Workflow
 
@@ -66,20 +67,6 @@ class Ticket:
         object.__setattr__(self, "digest", digest_of(self.tool.name, self.arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The gate's settings, in seconds; `clock` gives seconds since the epoch.
-
-    `redact` is asked for what the history may keep of a call: (tool, arguments, result) -> (arguments, result).
-    """
-
-    time_limit: float = 60.0
-    lease_margin: float = 5.0
-    conflict_wait: float = 5.0
-    clock: Callable[[], float] = time.time
-    redact: Callable[[str, Mapping[str, Any], ToolResult], tuple[Any, Any]] | None = None
-
-
 Work = Callable[[WorkflowView], Awaitable[Outcome]]
 Prepare = Callable[[], ToolResult | None]
 
@@ -118,6 +105,8 @@ class Passages:
             return refusal.refusal(
                 "STORE_UNAVAILABLE", "the workflow's state cannot be reached; nothing ran. Try again."
             )
+        except GoneError as gone:
+            return refusal.gone(ticket.tool.name, ticket.handle, gone.expired_at, self._bindings.minting)
         except (UnknownStateError, StuckError) as error:
             _log.error("workflow %r of scope %r: %s", ticket.handle, ticket.scope, error)
             return refusal.refusal(
@@ -131,7 +120,7 @@ class Passages:
         deadline = time.monotonic() + self._options.conflict_wait
         pause = _FIRST_LOOK
         while True:
-            record, snapshot = await self._workflows.load(ticket.scope, ticket.handle)
+            record, snapshot = await self._workflows.load(ticket.scope, ticket.handle, opens=ticket.opens)
             judged = self._judge(ticket, record, snapshot)
             allowed = [] if records.withheld(record, self._options.clock()) else self._bindings.allowed(snapshot)
             if isinstance(judged, ToolResult):

@@ -21,8 +21,36 @@ def new_record(scope: str, handle: str, snapshot: Snapshot, now: float) -> Workf
         state=snapshot.state,
         snapshot=snapshot.to_json(),
         updated_at=now,
-        due=_due(snapshot.to_json()),
+        due=next_timer(snapshot.to_json()),
     )
+
+
+def begun_anew(record: Workflow, snapshot: Snapshot, now: float) -> Workflow:
+    """Return what takes the place of an expired record: another workflow, of another id, in the initial state."""
+    return replace(new_record(record.scope, record.handle, snapshot, now), version=record.version)
+
+
+def dated(record: Workflow, at: float, expires_after: float | None) -> Workflow:
+    """Return the record as it is written at `at`, with the time of its end.
+
+    A workflow that has a timer does not end before the timer has gone off: that will be a write too.
+    """
+    if expires_after is None:
+        return replace(record, expires_at=None)
+    return replace(record, expires_at=max(at, next_timer(record.snapshot) or at) + expires_after)
+
+
+def expired(record: Workflow, now: float) -> bool:
+    """Return whether the workflow is over. One with a call in progress or to be resolved is not."""
+    if record.expires_at is None or record.expires_at > now:
+        return False
+    return record.claim is None or free_again(record, now)
+
+
+def overdue(record: Workflow, now: float) -> bool:
+    """Return whether a timer should have gone off by now."""
+    due = next_timer(record.snapshot)
+    return due is not None and due <= now
 
 
 def claimed(record: Workflow, claim: Claim) -> Workflow:
@@ -32,7 +60,7 @@ def claimed(record: Workflow, claim: Claim) -> Workflow:
 
 def released(record: Workflow) -> Workflow:
     """Return the record with the claim gone and the state unmoved; before its first step nothing is due of it."""
-    due = _due(record.snapshot) if record.steps else None
+    due = next_timer(record.snapshot) if record.steps else None
     return replace(record, version=record.version + 1, claim=None, due=due)
 
 
@@ -54,11 +82,12 @@ def moved(record: Workflow, snapshot: Mapping[str, Any], last: LastStep | None, 
         updated_at=now,
         claim=None,
         last=last,
-        due=_due(snapshot),
+        due=next_timer(snapshot),
     )
 
 
-def _due(snapshot: Mapping[str, Any]) -> float | None:
+def next_timer(snapshot: Mapping[str, Any]) -> float | None:
+    """Return when the next timer of a snapshot, given as JSON data, goes off; None without one."""
     return min((timer["due"] for timer in snapshot.get("timers", ())), default=None)
 
 

@@ -1,6 +1,6 @@
 """What the gate answers when it does not let a call through, in words and in data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ Code = Literal[
     "ALREADY_DONE",
     "UNKNOWN_STATE",
     "INVALID_HANDLE",
+    "UNKNOWN_HANDLE",
+    "EXPIRED",
     "STORE_UNAVAILABLE",
 ]
 
@@ -85,6 +87,17 @@ def already_done(tool: str, handle: str, snapshot: Snapshot, allowed: Sequence[s
         f"The workflow is in state '{snapshot.state}'. {_menu_now(allowed)}",
         {**_standing(handle, snapshot, allowed), "committedAt": iso(last.committed_at)},
     )
+
+
+def gone(tool: str, handle: str, expired_at: float | None, opening: Collection[str]) -> ToolResult:
+    """The workflow has expired, or its handle was never minted."""
+    then = f"Open a new one: {', '.join(sorted(opening))}." if opening else "Begin a new one under another handle."
+    data: dict[str, Any] = {"handle": handle, "allowedActions": []}
+    if expired_at is None:
+        why = f"'{tool}' did not run: no workflow has this handle. It was never opened, or it expired long ago."
+        return refusal("UNKNOWN_HANDLE", f"{why} {then}", data)
+    why = f"'{tool}' did not run: this workflow expired at {iso(expired_at)}, and nothing runs on it any more."
+    return refusal("EXPIRED", f"{why} {then}", {**data, "expiredAt": iso(expired_at)})
 
 
 def iso(at: float) -> str:

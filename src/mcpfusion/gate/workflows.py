@@ -15,6 +15,8 @@ import anyio
 
 from mcpfusion.gate import records
 from mcpfusion.gate.binding import Bindings, Migrate
+from mcpfusion.gate.expiry import release_abandoned
+from mcpfusion.gate.identity import MINTED_PREFIX, is_own
 from mcpfusion.gate.plain import NotListable
 from mcpfusion.machine import MachineError, Snapshot, UnknownStateError
 from mcpfusion.machine.snapshot import state_text
@@ -32,6 +34,18 @@ CATCH_UP_LIMIT = 1000
 
 class StoreUnavailable(Exception):
     """The store failed or took too long; the cause is chained and logged."""
+
+
+class GoneError(Exception):
+    """There is no workflow of this handle any more, or there never was.
+
+    Attributes:
+        expired_at: When it expired; None where that is not known, or nothing is known of the handle.
+    """
+
+    def __init__(self, expired_at: float | None) -> None:
+        super().__init__()
+        self.expired_at = expired_at
 
 
 class StuckError(Exception):
@@ -59,6 +73,7 @@ class Workflows:
     Args:
         clock: Gives seconds since the epoch.
         on_moved: Awaited after each step that was committed.
+        expires_after: Seconds from its last write on after which a workflow is over; None: never.
     """
 
     def __init__(
@@ -67,17 +82,24 @@ class Workflows:
         store: VersionedFsmStateStore,
         clock: Callable[[], float],
         on_moved: Callable[[Moved], Awaitable[None]],
+        expires_after: float | None = None,
     ) -> None:
         self._machine = bindings.machine
         self.store = store
         self._clock = clock
         self._on_moved = on_moved
+        self._expires_after = expires_after
         self._bindings = bindings
 
-    async def load(self, scope: str, handle: str) -> tuple[Workflow | None, Snapshot]:
+    async def load(self, scope: str, handle: str, *, opens: bool = False) -> tuple[Workflow | None, Snapshot]:
         """Return a workflow's record, None when it was never written, and where it stands now.
 
+        A minted handle names a workflow only when it was written, or when this call opens it (`opens`). A handle
+        that the gate gave to a caller who names none stands for another workflow, with other idempotency keys,
+        when the one before has expired: the caller has no other.
+
         Raises:
+            GoneError: The workflow has expired, or its handle was never minted.
             StoreUnavailable: The store failed.
             UnknownStateError: What is stored does not fit the machine, and no migration helps.
             StuckError: It cannot be brought up to date.
@@ -85,7 +107,15 @@ class Workflows:
         record = await self._read(scope, handle)
         for _ in range(CATCH_UP_LIMIT):
             if record is None:
+                if self._bindings.minting and not opens and handle.startswith(MINTED_PREFIX):
+                    raise GoneError(None)
                 return None, self._machine.initial(now=self._clock())
+            # A timer that is overdue was due before the end, and may have moved it.
+            if records.expired(record, self._clock()) and not records.overdue(record, self._clock()):
+                if not is_own(handle):
+                    raise GoneError(record.expires_at)
+                initial = self._machine.initial(now=self._clock())
+                return records.begun_anew(record, initial, self._clock()), initial
             snapshot = self._fitted(record)
             # A claimed step was admitted where the workflow stands: no timer moves it away underneath.
             if record.claim is not None and not records.free_again(record, self._clock()):
@@ -93,7 +123,7 @@ class Workflows:
             after, step = self._next(record, snapshot)
             if step is None:
                 return record, snapshot
-            moved = records.moved(record, after.to_json(), record.last, step.at)
+            moved = self._dated(records.moved(record, after.to_json(), record.last, step.at), step)
             if await self._write(moved, record.version, step):
                 await self.announce(Moved(scope, handle, snapshot, after))
                 record = moved
@@ -179,9 +209,23 @@ class Workflows:
             if due > now:
                 return due
             # Logged where it happened; the others are not held up by one that cannot go on.
-            with contextlib.suppress(StoreUnavailable, UnknownStateError, StuckError):
+            with contextlib.suppress(StoreUnavailable, UnknownStateError, StuckError, GoneError):
                 await self.load(scope, handle)
         return None
+
+    async def prune(self, before: float, limit: int = 500) -> int:
+        """Remove up to `limit` workflows that expired before `before`; return how many.
+
+        Raises:
+            StoreUnavailable: The store failed.
+        """
+        try:
+            with anyio.fail_after(STORE_TIMEOUT):
+                await release_abandoned(self.store, before=before)
+                return await self.store.prune(before=before, limit=limit)
+        except Exception as error:
+            _log.exception("cannot remove the workflows that expired")
+            raise StoreUnavailable from error
 
     async def claim(self, held: Workflow, expected: int) -> bool:
         """Write a claim; False when the workflow changed meanwhile.
@@ -232,6 +276,9 @@ class Workflows:
         except Exception:
             _log.exception("cannot tell about the menu that changed")
 
+    def _dated(self, record: Workflow, step: Step | None) -> Workflow:
+        return records.dated(record, step.at if step else self._clock(), self._expires_after)
+
     async def _read(self, scope: str, handle: str) -> Workflow | None:
         try:
             with anyio.fail_after(STORE_TIMEOUT):
@@ -245,7 +292,7 @@ class Workflows:
     async def _write(self, record: Workflow, expected: int, step: Step | None = None) -> bool:
         try:
             with anyio.fail_after(STORE_TIMEOUT):
-                return await self.store.write(record, expected_version=expected, step=step)
+                return await self.store.write(self._dated(record, step), expected_version=expected, step=step)
         except Exception as error:
             _log.exception("cannot write workflow %r of scope %r", record.handle, record.scope)
             raise StoreUnavailable from error

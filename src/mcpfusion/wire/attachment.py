@@ -2,11 +2,10 @@
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
-import anyio
 import mcp_types as types
 from mcp.server import Server
 from mcp.server.context import CallNext, HandlerResult
@@ -49,7 +48,7 @@ from mcpfusion.wire.request import (
     identity_of,
     session_handles,
 )
-from mcpfusion.wire.timers import run_timers
+from mcpfusion.wire.timers import upkeep
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +92,8 @@ class Attachment:
         assert self.bindings is not None
         options = self.options
         self.store = self._open(store, self.bindings)
-        self._workflows = Workflows(self.bindings, self.store, options.passage.clock, self._moved)
+        ends = options.passage.expires_after
+        self._workflows = Workflows(self.bindings, self.store, options.passage.clock, self._moved, ends)
         passages = Passages(self.bindings, self._workflows, options.passage)
         menus = Menus(
             self.bindings,
@@ -112,6 +112,8 @@ class Attachment:
         if isinstance(store, VersionedFsmStateStore):
             return store
         if isinstance(store, FsmStateStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if self.options.passage.expires_after is not None:
+                raise ValueError("expires_after: a load/save store keeps no time of expiry; use a store by URL")
             return PlainStore(store, bindings.machine)
         raise TypeError(f"store: expected a URL or an object with load() and save(), got {type(store).__name__}")
 
@@ -302,7 +304,7 @@ class Attachment:
             self.reopen()
             try:
                 context: AbstractAsyncContextManager[Any] = inner(server)
-                async with context as state, self._timers(), self._swarm():
+                async with context as state, self._upkeep(), self._swarm():
                     yield state
             finally:
                 self._users -= 1
@@ -318,15 +320,10 @@ class Attachment:
         async with self._handover.gateway:
             yield
 
-    @asynccontextmanager
-    async def _timers(self) -> AsyncGenerator[None]:
-        if self.bindings is None or self.bindings.machine.bare:
-            yield
-            return
-        async with anyio.create_task_group() as group:
-            group.start_soon(run_timers, self._workflows, self.options.passage.clock)
-            yield
-            group.cancel_scope.cancel()
+    def _upkeep(self) -> AbstractAsyncContextManager[None]:
+        if self.bindings is None:
+            return nullcontext()
+        return upkeep(self._workflows, self.options.passage, timers=not self.bindings.machine.bare)
 
     async def _close(self) -> None:
         """Close the store that was opened here, when nobody uses it any more; one in memory stays."""

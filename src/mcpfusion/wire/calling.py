@@ -23,6 +23,7 @@ from mcpfusion.actions.results import ToolResult, error_result
 from mcpfusion.gate import refusal
 from mcpfusion.gate.binding import BoundTool
 from mcpfusion.gate.identity import (
+    MINTED_PREFIX,
     Access,
     HandleError,
     Identity,
@@ -222,7 +223,7 @@ class Calling:
     def _handle(self, gated: Gated, bound: BoundTool, call: Call, request: _Request) -> str:
         if bound.policies.mints_handle:
             rounds = request.rounds
-            rounds.handle = rounds.handle or f"wf_{secrets.token_urlsafe(MINTED_BYTES)}"
+            rounds.handle = rounds.handle or f"{MINTED_PREFIX}{secrets.token_urlsafe(MINTED_BYTES)}"
             return rounds.handle
         if gated.handle_key is not None:
             handle = handle_argument(gated.handle_key, call.arguments)

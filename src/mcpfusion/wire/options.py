@@ -6,7 +6,7 @@ from typing import Any, cast
 from mcp.server.request_state import RequestStateSecurity
 
 from mcpfusion.gate.identity import Access, check_access
-from mcpfusion.gate.passage import Options
+from mcpfusion.gate.options import Options
 from mcpfusion.stores.protocol import FsmStateStore, VersionedFsmStateStore
 
 Store = str | VersionedFsmStateStore | FsmStateStore
@@ -23,7 +23,7 @@ class GateOptions:
         state_handle_key: The argument that names the workflow a call belongs to.
         access: Who shares workflows: `owner`, `shared`, or a callable from the caller's identity to a scope.
         single_tenant: Callers who do not say who they are are one and the same, also over HTTP.
-        passage: Limits, the clock and the redaction hook.
+        passage: Limits, the end of workflows, the clock and the redaction hook.
         page_size: Tools on a page of `tools/list`.
         request_state_security: Seals what a client carries between the rounds of a question; servers of more
             than one process need shared keys.
