@@ -18,6 +18,7 @@ from .protocol import (
 )
 
 if TYPE_CHECKING:
+    from .keyvalue import KeyValueFsmStateStore
     from .memory import InMemoryFsmStateStore, MemoryStore
     from .sqlite import SqliteStore
 
@@ -27,6 +28,7 @@ __all__ = [
     "FsmSnapshot",
     "FsmStateStore",
     "InMemoryFsmStateStore",
+    "KeyValueFsmStateStore",
     "LastStep",
     "MemoryStore",
     "Outcome",
@@ -40,6 +42,7 @@ __all__ = [
 
 _ENGINES = {
     "InMemoryFsmStateStore": ".memory",
+    "KeyValueFsmStateStore": ".keyvalue",
     "MemoryStore": ".memory",
     "SqliteStore": ".sqlite",
 }
