@@ -11,8 +11,9 @@ from mcpfusion.actions.results import ToolResult
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The gate's settings, in seconds; `clock` gives seconds since the epoch.
+    """The gate's settings, in seconds.
 
+    `clock` gives seconds since the epoch; unless it is given, an engine with a clock of its own is asked instead.
     `expires_after` is the time from a workflow's last write, or from its next timer, to its end; None: it has none.
     `redact` is asked for what the history may keep of a call: (tool, arguments, result) -> (arguments, result).
     """

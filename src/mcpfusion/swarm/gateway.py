@@ -238,8 +238,10 @@ class SwarmGateway:
         return await self._catalogue.tools()
 
     async def is_handed_over(self, conversation: str) -> bool:
-        """Return whether the conversation is with a specialist, whichever replica handed it over. While that cannot be
-        told, what this process knows counts."""
+        """Return whether the conversation is with a specialist, whichever replica handed it over.
+
+        While the store cannot tell, what this process knows counts.
+        """
         try:
             return bool((await self._conversations.current(conversation)).routes)
         except HandoffError:

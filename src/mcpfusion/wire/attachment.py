@@ -1,8 +1,10 @@
 """Attaching actions and a gate to a server: the handlers it gets, and what they share."""
 
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +28,7 @@ from mcpfusion.gate.passage import Passages
 from mcpfusion.gate.plain import PlainStore
 from mcpfusion.gate.workflows import Moved, StoreUnavailable, Workflows
 from mcpfusion.stores import open_store
-from mcpfusion.stores.protocol import FsmStateStore, VersionedFsmStateStore
+from mcpfusion.stores.protocol import EngineClock, FsmStateStore, VersionedFsmStateStore
 from mcpfusion.swarm.clearance import GatewayClearance
 from mcpfusion.swarm.connections import LIST_ACT
 from mcpfusion.swarm.errors import HandoffAuthError
@@ -39,6 +41,7 @@ from mcpfusion.wire.listening import Listening, Send, bus_of
 from mcpfusion.wire.listing import Listing, cursor_of, no_such_tool, ready
 from mcpfusion.wire.lowlevel import lowlevel_of
 from mcpfusion.wire.options import GateOptions, Store
+from mcpfusion.wire.replicas import Replicas
 from mcpfusion.wire.request import (
     RequestContext,
     connection_of,
@@ -73,12 +76,15 @@ class Attachment:
         if hasattr(self.lowlevel, _ATTACHED):
             raise ValueError(f"server {self.lowlevel.name!r} is attached already: attach everything in one call")
         self.options = options
+        if options.passage.clock is time.time:
+            self.options = replace(options, passage=replace(options.passage, clock=self._now))
         registry.complete()
         self._registry = registry
         self._base_schema = self.lowlevel.get_tool_input_schema
         self.bindings = _compile(gate, registry)
         self.store: VersionedFsmStateStore | None = None
         self._url: str | None = None
+        self._time: Callable[[], float] = time.time
         self._closed = False
         self._users = 0
         self.carries_handles = bool(options.state_handle_key or (self.bindings and self.bindings.minting))
@@ -102,20 +108,26 @@ class Attachment:
             single_tenant=options.single_tenant,
         )
         self._audience = Audience(self.bindings, menus, carries_handles=self.carries_handles)
+        self._replicas = Replicas(self._audience)
         key = options.state_handle_key or ("handle" if self.bindings.minting else None)
         return Gated(self.bindings.tools, passages, menus, options.access, key, self._named)
 
     def _open(self, store: Store, bindings: Bindings) -> VersionedFsmStateStore:
         if isinstance(store, str):
             self._url = store
-            return open_store(store)
+            store = open_store(store)
         if isinstance(store, VersionedFsmStateStore):
+            self._time = store.now if isinstance(store, EngineClock) else time.time
             return store
         if isinstance(store, FsmStateStore):  # pyright: ignore[reportUnnecessaryIsInstance]
             if self.options.passage.expires_after is not None:
                 raise ValueError("expires_after: a load/save store keeps no time of expiry; use a store by URL")
             return PlainStore(store, bindings.machine)
         raise TypeError(f"store: expected a URL or an object with load() and save(), got {type(store).__name__}")
+
+    def _now(self) -> float:
+        """Return the time by which leases and timers go: that of the store's engine where it has a clock."""
+        return self._time()
 
     def use_store(self, url: str) -> None:
         """Keep the workflows in another store. Before the server runs.
@@ -283,7 +295,7 @@ class Attachment:
         await self._audience.named(id(connection_of(ctx)), handle)
 
     async def _moved(self, step: Moved) -> None:
-        await self._audience.moved(step)
+        await self._replicas.moved(step)
 
     def _schema(self, name: str) -> Any:
         own = self._listing.schema(name)
@@ -320,10 +332,14 @@ class Attachment:
         async with self._handover.gateway:
             yield
 
-    def _upkeep(self) -> AbstractAsyncContextManager[None]:
-        if self.bindings is None:
-            return nullcontext()
-        return upkeep(self._workflows, self.options.passage, timers=not self.bindings.machine.bare)
+    @asynccontextmanager
+    async def _upkeep(self) -> AsyncGenerator[None]:
+        if self.bindings is None or self.store is None:
+            yield
+            return
+        timers = not self.bindings.machine.bare
+        async with self._replicas.joined(self.store), upkeep(self._workflows, self.options.passage, timers=timers):
+            yield
 
     async def _close(self) -> None:
         """Close the store that was opened here, when nobody uses it any more; one in memory stays."""

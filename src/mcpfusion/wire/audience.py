@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -81,14 +81,20 @@ class Audience:
         """A listen stream is over."""
         self._streams.discard(listener)
 
-    async def moved(self, step: Moved) -> None:
-        """Tell every listener whose menu is another one than before the step."""
-        if not self._changes(step):
-            return
+    def affects_menus(self, step: Moved) -> bool:
+        """Return whether a committed step can have changed anybody's menu."""
+        if step.opens:
+            return True
+        before, after = self._bindings.visible(step.before), self._bindings.visible(step.after)
+        initial = self._bindings.initial.state
+        return before != after or (step.before.state == initial) != (step.after.state == initial)
+
+    async def changed(self, workflows: Sequence[tuple[str, str]]) -> None:
+        """Tell every listener whose menu is another one now that these workflows, by scope and handle, have moved."""
         changed: list[Listener] = []
         known: dict[str, Menu] = {}
         look = next(self._looks)
-        for listener in self._affected(step):
+        for listener in self._affected(frozenset(workflows)):
             try:
                 is_other = await self._look(listener, look, known)
             except Exception:  # the step is committed; a listener that cannot be judged is told to look again
@@ -96,10 +102,14 @@ class Audience:
                 is_other = True
             if is_other:
                 changed.append(listener)
-        if changed:
-            async with anyio.create_task_group() as group:
-                for listener in changed:
-                    group.start_soon(_tell, listener)
+        await _tell_all(changed)
+
+    async def heard(self, workflows: Sequence[tuple[str, ...]] | None) -> None:
+        """Other processes moved these workflows, by scope and handle; None: nobody knows which, and all look."""
+        if workflows is not None:
+            await self.changed([(scope, handle) for scope, handle in workflows])
+            return
+        await _tell_all([*self._sessions.values(), *self._streams])
 
     async def named(self, connection: int, handle: str) -> None:
         """Tell a session that named a workflow for the first time, when its menu shows more because of that.
@@ -121,21 +131,16 @@ class Audience:
         if is_other:
             await _tell(listener)
 
-    def _changes(self, step: Moved) -> bool:
-        if step.opens:
-            return True
-        before, after = self._bindings.visible(step.before), self._bindings.visible(step.after)
-        initial = self._bindings.initial.state
-        return before != after or (step.before.state == initial) != (step.after.state == initial)
-
-    def _affected(self, step: Moved) -> Iterable[Listener]:
+    def _affected(self, workflows: Set[tuple[str, str]]) -> Iterable[Listener]:
+        scopes = {scope for scope, _ in workflows}
         for listener in [*self._sessions.values(), *self._streams]:
-            if listener.scope != step.scope:
+            scope, identity = listener.scope, listener.identity
+            if scope not in scopes:
                 continue
             if not self._carries_handles:
-                if step.handle == own_handle(listener.identity):
+                if (scope, own_handle(identity)) in workflows:
                     yield listener
-            elif listener.identity.session_id is None or step.handle in listener.handles:
+            elif identity.session_id is None or any((scope, handle) in workflows for handle in listener.handles):
                 yield listener
 
     async def _look(self, listener: Listener, look: int, known: dict[str, Menu]) -> bool:
@@ -157,6 +162,13 @@ class Audience:
         if shared and not menu.stable:
             known[listener.scope] = menu
         return menu
+
+
+async def _tell_all(listeners: Sequence[Listener]) -> None:
+    if listeners:
+        async with anyio.create_task_group() as group:
+            for listener in listeners:
+                group.start_soon(_tell, listener)
 
 
 async def _tell(listener: Listener) -> None:
