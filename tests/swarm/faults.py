@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import anyio
 import httpx2
 
 from tests.support.serving import http_app
@@ -18,7 +19,7 @@ class Front:
     """An ASGI app in front of a specialist's: it counts its sessions and fails as it is told.
 
     Attributes:
-        mode: `ok`, `500`, `garbage`, `break` (in the middle of an answer) or `hang`.
+        mode: `ok`, `500`, `garbage`, `break` (in the middle of an answer), or `hang` (until `release`).
         only: The method that fails; None is all of them.
         handshake: The specialist knows no `server/discover`, so that its clients must have sessions.
         sessions: Those that are open now.
@@ -37,6 +38,7 @@ class Front:
         self.opened = 0
         self.requests: list[tuple[str, dict[str, str], Any]] = []
         self.hanging = 0
+        self.release = anyio.Event()
         self.answering: Counter[str] = Counter()
         self.url = ""
 
@@ -50,7 +52,7 @@ class Front:
         method = message.get("method", "") if isinstance(message, dict) else ""
         self.requests.append((method or scope["method"], headers, message))
         with self._answering(method or scope["method"]):
-            await self._answer_it(method, message, headers, scope, again, send)
+            await self._answer_it(method, message, headers, scope, receive, again, send)
 
     @contextmanager
     def _answering(self, method: str) -> Iterator[None]:
@@ -61,33 +63,44 @@ class Front:
             self.answering[method] -= 1
 
     async def _answer_it(
-        self, method: str, message: Any, headers: dict[str, str], scope: Any, again: Any, send: Any
+        self, method: str, message: Any, headers: dict[str, str], scope: Any, receive: Any, again: Any, send: Any
     ) -> None:
         if scope["path"] == "/counts":
             await _answer(send, 200, json.dumps([len(self.sessions), self.opened, self.open - 1]).encode())
-        elif self.handshake and method == "server/discover":
+            return
+        if self.handshake and method == "server/discover":
             error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}}
             await _answer(send, 200, json.dumps(error).encode())
-        elif self.mode != "ok" and self.only in (None, method) and scope["method"] == "POST":
-            await self._fail(again, send)
-        else:
-            await self.app(scope, again, self._counting(scope["method"], headers, send))
-
-    async def _fail(self, receive: Any, send: Any) -> None:
-        if self.mode == "500":
+            return
+        fails = self.mode if self.only in (None, method) and scope["method"] == "POST" else "ok"
+        if fails == "500":
             await _answer(send, 500, b"Internal Server Error", b"text/plain")
-        elif self.mode == "garbage":
+        elif fails == "garbage":
             await _answer(send, 200, b"<html>not at all JSON")
-        elif self.mode == "break":
+        elif fails == "break":
             await _answer(send, 200, b'{"jsonrpc"', length=1000)
             raise RuntimeError("the connection breaks here")
-        else:
-            self.hanging += 1
-            try:
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-            finally:
-                self.hanging -= 1
+        elif fails == "ok" or await self._released(receive):
+            await self.app(scope, again, self._counting(scope["method"], headers, send))
+
+    async def _released(self, receive: Any) -> bool:
+        """Hang until released; False when the caller is gone before."""
+        gone = False
+        self.hanging += 1
+        try:
+            async with anyio.create_task_group() as group:
+
+                async def listen() -> None:
+                    nonlocal gone
+                    gone = (await receive())["type"] == "http.disconnect"
+                    group.cancel_scope.cancel()
+
+                group.start_soon(listen)
+                await self.release.wait()
+                group.cancel_scope.cancel()
+        finally:
+            self.hanging -= 1
+        return not gone
 
     def _counting(self, method: str, headers: dict[str, str], send: Any) -> Any:
         async def counted(message: Any) -> None:

@@ -148,33 +148,3 @@ async def test_a_store_that_fails_lets_nobody_in_and_says_nothing(caplog: pytest
         assert code_of(result) == "FORBIDDEN"
         assert "/secret" not in str(result)
         assert "/secret" in caplog.text
-
-
-async def test_the_secret_is_rotated_under_load_without_a_refused_call() -> None:
-    """Gateways and specialists take the new secret one after the other, while conversations go on."""
-    import anyio
-
-    from tests.swarm.parts import talk, triage
-
-    new = "the-next-secret-000000000000000000000000001"
-    specialists = [specialist(secret=secrets) for secrets in (SECRET, [new, SECRET], new)]
-    async with served(*specialists) as urls:
-        # Each gateway beside each specialist that a rolling change puts it beside.
-        pairs = [(SECRET, 0), (SECRET, 1), ([new, SECRET], 1), (new, 1), (new, 2)]
-        gateways = [triage({"finance": {"url": urls[place], "secret": secret}}) for secret, place in pairs]
-        failed: list[Any] = []
-
-        async def load(url: str, era: str) -> None:
-            async with talk(url, era) as client:
-                failed.extend(answer for answer in [await client.route("finance")] if answer.is_error)
-                for n in range(5):
-                    answer = await client.call("finance.pay.refund", {"amount": n})
-                    if answer.is_error:
-                        failed.append(answer)
-                await client.back()
-
-        async with served(*gateways) as gates, anyio.create_task_group() as group:
-            for url in gates:
-                for era in ERAS:
-                    group.start_soon(load, url, era)
-        assert failed == []

@@ -4,9 +4,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from mcpfusion.swarm import require_gateway_clearance
+from tests.gate.processes import channel, end, start
 from tests.support.serving import ERAS
 from tests.swarm.faults import fronted
 from tests.swarm.parts import (
@@ -29,7 +31,7 @@ both_upstreams = pytest.mark.parametrize("handshake", [False, True], ids=["state
 @pytest.mark.timeout(240)
 async def test_a_hundred_conversations_at_once_see_nothing_of_each_other() -> None:
     async with (
-        fronted(specialist("finance")) as (finance, _),
+        fronted(specialist("finance")) as (finance, stateless),
         fronted(specialist("support"), handshake=True) as (support, sessions),
         gateway_to({"finance": finance, "support": support}, max_sessions=100, connect_timeout_ms=60_000) as (
             gate,
@@ -67,7 +69,8 @@ async def test_a_hundred_conversations_at_once_see_nothing_of_each_other() -> No
         assert len(set(tids)) == 100
         assert (gateway.session_count, gateway.connecting_count) == (0, 0)
         assert sessions.opened >= 50
-        assert not sessions.sessions
+        for front in (stateless, sessions):
+            await front.nothing_open()
 
 
 @asynccontextmanager
@@ -222,7 +225,10 @@ async def _lost(call: Any, *args: Any) -> None:
 
 @both_upstreams
 @pytest.mark.parametrize("method", ["server/discover", "initialize", "tools/list"])
-async def test_a_client_that_leaves_while_the_handoff_is_made_leaves_nothing(handshake: bool, method: str) -> None:
+@both_eras
+async def test_a_client_that_leaves_while_the_handoff_is_made_leaves_nothing(
+    handshake: bool, method: str, era: str
+) -> None:
     async with (
         fronted(specialist(), handshake=handshake) as (url, front),
         gateway_to({"finance": url}) as (gate, gateway),
@@ -234,31 +240,79 @@ async def test_a_client_that_leaves_while_the_handoff_is_made_leaves_nothing(han
         front.mode, front.only = "hang", method
         # The client leaves, and the call goes on for as long as the other side lets it.
         async with anyio.create_task_group() as group:  # noqa: SIM117
-            async with talk(gate, "legacy") as client:
+            async with talk(gate, era) as client:
                 group.start_soon(_lost, client.route, "finance")
                 await until(lambda: front.hanging == 1)
                 assert (gateway.session_count, gateway.connecting_count) == (0, 1)
         await until(lambda: gateway.connecting_count == 0 and front.hanging == 0)
         await until(lambda: not front.sessions)
+        await front.nothing_open()
         assert gateway.session_count == 0
         front.mode = "ok"
-        async with talk(gate, "legacy") as client:
+        async with talk(gate, era) as client:
             assert not (await client.route("finance")).is_error
 
 
-async def test_a_client_that_leaves_in_the_middle_of_a_call_leaves_nothing() -> None:
+@both_eras
+@both_upstreams
+async def test_a_client_that_leaves_in_the_middle_of_a_call_leaves_nothing(era: str, handshake: bool) -> None:
     async with (
-        fronted(specialist(), handshake=True) as (url, front),
-        gateway_to({"finance": url}) as (gate, gateway),
+        fronted(specialist(), handshake=handshake) as (url, front),
+        gateway_to({"finance": url}, idle_timeout_ms=300) as (gate, gateway),
     ):
-        front.mode, front.only = "hang", "tools/call"
         # The client leaves, and the call goes on for as long as the other side lets it.
         async with anyio.create_task_group() as group:  # noqa: SIM117
-            async with talk(gate, "legacy") as client:
+            async with talk(gate, era) as client:
                 await client.route("finance")
+                front.mode, front.only = "hang", "tools/call"
                 group.start_soon(_lost, client.call, "finance.pay.refund", {"amount": 1})
                 await until(lambda: front.hanging == 1)
         await until(lambda: gateway.session_count == 0 and front.hanging == 0 and not front.sessions)
+        await front.nothing_open()
+
+
+def be_client(url: str, era: str, reached: Any) -> None:
+    """Be a process that has its conversation handed over and calls the specialist."""
+
+    async def main() -> None:
+        async with talk(url, era) as client:
+            await client.route("finance")
+            await client.call("finance.pay.refund", {"amount": 1})
+            reached.put("answered")
+            await anyio.sleep_forever()
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("stage", ["tools/list", "tools/call", "handed over"])
+@both_eras
+@both_upstreams
+async def test_a_client_whose_process_is_killed_leaves_nothing(era: str, handshake: bool, stage: str) -> None:
+    """It ends no session and cancels nothing, so that only what does not come any more tells of it."""
+    async with (
+        fronted(specialist(), handshake=handshake) as (url, front),
+        gateway_to({"finance": url}, idle_timeout_ms=400, connect_timeout_ms=2000) as (gate, gateway),
+    ):
+        if stage != "handed over":
+            front.mode, front.only = "hang", stage
+        reached = channel()
+        client = start(be_client, gate, era, reached)
+        try:
+            if stage == "handed over":
+                assert await anyio.to_thread.run_sync(reached.get) == "answered"
+            else:
+                await until(lambda: front.hanging == 1)
+            connecting = int(stage == "tools/list")
+            assert (gateway.session_count, gateway.connecting_count) == (1 - connecting, connecting)
+        finally:
+            await anyio.to_thread.run_sync(end, client)
+        if era == "legacy":
+            # There a call goes on without its client (Streamable HTTP, 2025-11-25), until it is answered.
+            front.mode = "ok"
+            front.release.set()
+        await until(lambda: (gateway.session_count, gateway.connecting_count, front.hanging) == (0, 0, 0))
+        await until(lambda: not front.sessions)
+        await front.nothing_open()
 
 
 @both_upstreams

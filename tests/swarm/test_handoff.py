@@ -1,7 +1,10 @@
 """A handoff from end to end, over real HTTP, for clients of both eras."""
 
+import base64
+import json
 import sqlite3
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from mcpfusion.swarm import InMemoryHandoffStateStore
 from tests.support.serving import ERAS
+from tests.swarm.faults import Front, fronted
 from tests.swarm.parts import (
     PARTS,
     PATIENCE,
@@ -136,16 +140,54 @@ async def test_without_a_session_the_list_is_stable_and_the_handoffs_id_decides(
         assert gateway.session_count == 0
 
 
-async def test_a_handoff_outlives_its_tokens(finance: str) -> None:
-    async with gateway_to({"finance": finance}, token_ttl_seconds=1) as (url, _), talk(url, "legacy") as client:
-        await client.route("finance", "x")
-        tids = set()
-        for _ in range(4):
-            await anyio.sleep(1.1)
-            result = await client.call("finance.pay.refund", {"amount": 1})
-            assert not result.is_error, result
-            tids.add(result.structured_content["tid"])
-        assert len(tids) == 1
+async def test_a_handoff_outlives_its_tokens() -> None:
+    """For more than three lifetimes, with a call every now and then, each of which has a token of its own."""
+    lifetime, calls, pause = 1, 8, 0.5
+
+    async def converse(gate: str, era: str, domain: str, front: Front) -> None:
+        async with talk(gate, era) as client:
+            await client.route(domain, "x")
+            tids, tokens = set(), []
+            for number in range(calls):
+                await anyio.sleep(pause)
+                began = int(time.time())
+                result = await client.call(f"{domain}.pay.refund", {"amount": number})
+                assert not result.is_error, result
+                tids.add(result.structured_content["tid"])
+                tokens.append(token_of(front, number, result.structured_content["tid"]))
+                assert claims_of(tokens[-1])["iat"] >= began
+            assert len(tids) == 1
+            assert len(set(tokens)) == calls
+            assert claims_of(tokens[-1])["iat"] - claims_of(tokens[0])["exp"] >= 2 * lifetime
+            await client.back()
+
+    async with (
+        fronted(specialist("finance")) as (finance, one),
+        fronted(specialist("support"), handshake=True) as (support, other),
+        gateway_to({"finance": finance, "support": support}, token_ttl_seconds=lifetime) as (gate, gateway),
+        anyio.create_task_group() as group,
+    ):
+        for era in ERAS:
+            group.start_soon(converse, gate, era, "finance", one)
+            group.start_soon(converse, gate, era, "support", other)
+    assert gateway.session_count == 0
+
+
+def token_of(front: Front, amount: int, tid: str) -> str:
+    """Return the token that came with one call of `pay.refund`."""
+    (found,) = (
+        token
+        for method, headers, body in front.requests
+        if method == "tools/call" and body["params"]["arguments"] == {"amount": amount}
+        for token in (headers["x-mcpfusion-delegation"],)
+        if claims_of(token)["tid"] == tid
+    )
+    return found
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    payload = token.partition(".")[0]
+    return json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -186,8 +228,10 @@ async def test_a_megabyte_of_state_is_there_for_every_call_and_gone_with_the_han
         for size in (2048 - len('{"intent":"","blob":""}') + extra for extra in (-1, 0, 1)):
             await client.route("finance", size=size)
             assert kept(store) == (size > 2048 - len('{"intent":"","blob":""}'))
-            assert (await client.call("finance.pay.size")).structured_content == {"result": size}
+            for _ in range(20):
+                assert (await client.call("finance.pay.size")).structured_content == {"result": size}
             await client.back()
+            assert kept(store) == 0
         result = await client.route("finance", size=1024 * 1024)
         assert not result.is_error, result
         for _ in range(20):
