@@ -23,8 +23,6 @@ TELL_AGAIN_AFTER = 1.0
 LAST_WORDS = 2.0
 """Seconds for what is still untold when the process ends."""
 
-_ORIGIN = uuid.uuid4().hex
-
 Subject = tuple[str, ...]
 
 
@@ -43,6 +41,7 @@ class Relay:
         self._bus = bus
         self._topic = topic
         self._heard = heard
+        self._origin = uuid.uuid4().hex
         self._untold: dict[Subject | None, None] = {}
         self._to_tell = anyio.Event()
         self._unheard: dict[Subject | None, None] = {}
@@ -88,7 +87,7 @@ class Relay:
 
     def _message(self, subject: Subject | None) -> str:
         def text(about: Subject | None) -> str:
-            return json.dumps([_ORIGIN, self._topic, about], ensure_ascii=False, separators=(",", ":"))
+            return json.dumps([self._origin, self._topic, about], ensure_ascii=False, separators=(",", ":"))
 
         message = text(subject)
         return message if len(message.encode()) <= MESSAGE_LIMIT else text(None)
@@ -110,7 +109,7 @@ class Relay:
             origin, topic, about = json.loads(message)
         except (ValueError, TypeError):
             return
-        if origin == _ORIGIN or topic != self._topic:
+        if origin == self._origin or topic != self._topic:
             return
         is_subject = isinstance(about, list) and all(isinstance(part, str) for part in cast("list[Any]", about))
         self._unheard = _with(self._unheard, tuple(cast("list[str]", about)) if is_subject else None)

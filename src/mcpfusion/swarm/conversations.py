@@ -28,9 +28,6 @@ STORE_TIMEOUT = 10.0
 REMEMBERED = 10_000
 """Conversations without a route that this process remembers."""
 
-REPLICA = uuid.uuid4().hex
-"""This process among the replicas."""
-
 _OF_THIS_PROCESS = ("session:", "connection:", "process")
 _ATTEMPTS = 5
 
@@ -64,6 +61,7 @@ class Conversations:
         self._ttl = idle_timeout * 1.5 + slack
         self._release = release
         self._by_key: dict[str, Conversation] = {}
+        self._replica = uuid.uuid4().hex
         self.store: RouteStore | None = None
 
     def __iter__(self) -> Iterator[Conversation]:
@@ -135,7 +133,7 @@ class Conversations:
         found.kept_at = found.last_used
         try:
             if not found.key.startswith(_OF_THIS_PROCESS):
-                if found.keeper != REPLICA:
+                if found.keeper != self._replica:
                     await self._write(found, found.routes, found.handoffs)
                 else:
                     await self._bounded(self._store.keep_routes(self._gateway, found.key, self._ttl))
@@ -182,7 +180,7 @@ class Conversations:
         if idle <= self._idle_timeout + self._keep_every:  # what others keep may be that much behind
             return False
         await self.current(found.key)
-        if found.keeper == REPLICA and found.top is route:
+        if found.keeper == self._replica and found.top is route:
             return True
         await self.let_go(found)
         return False
@@ -248,7 +246,7 @@ class Conversations:
         if found.key.startswith(_OF_THIS_PROCESS):
             found.routes, found.handoffs = list(routes), handoffs
             return True
-        record = to_record(REPLICA, routes, handoffs)
+        record = to_record(self._replica, routes, handoffs)
         expected = found.version
         found.changes += 1
         written = await self._bounded(
@@ -258,7 +256,7 @@ class Conversations:
         )
         found.changes += 1
         if written:
-            found.routes, found.handoffs, found.keeper = list(routes), handoffs, REPLICA
+            found.routes, found.handoffs, found.keeper = list(routes), handoffs, self._replica
             found.version, found.record, found.kept_at = expected + 1, record, time.monotonic()
         return written
 
