@@ -17,6 +17,7 @@ COMMANDS = [
     ("workflows", "show"),
     ("workflows", "resolve"),
     ("workflows", "reset"),
+    ("workflows", "prune"),
 ]
 
 

@@ -457,3 +457,67 @@ class TestStore:
         line = error_line(cli("workflows", "list", "--store", url), 2)
         assert "--store" in line
         assert "hunter2" not in line
+
+
+class TestPrune:
+    def expiring(self, tmp_path: Path, handle: str, expires_at: float | None, **fields: Any) -> None:
+        given = {"state": "approved", "updated_at": T0, "claim": None, **fields}
+        record = Workflow(
+            "", handle, "id", 1, 3, snapshot=snapshot_in(given["state"]), expires_at=expires_at, **given
+        )
+        history = Step("", handle, "draft", "review", None, "t", None, "c", T0, "committed")
+        assert in_store(tmp_path, lambda store: store.write(record, expected_version=0, step=history))
+
+    def left(self, tmp_path: Path) -> list[str]:
+        return [each.handle for each in in_store(tmp_path, lambda store: store.list_workflows())]
+
+    def test_what_expired_a_day_ago_is_removed_with_its_history(self, cli: Cli, tmp_path: Path) -> None:
+        now = time.time()
+        self.expiring(tmp_path, "gone", now - 90_000)
+        self.expiring(tmp_path, "yesterday", now - 3_700)
+        self.expiring(tmp_path, "to come", now + 1_000)
+        self.expiring(tmp_path, "endless", None)
+        self.expiring(tmp_path, "held", 5.0, claim=claim())
+        self.expiring(tmp_path, "free", 5.0, claim=claim(on_doubt="retry"))
+        would = cli("workflows", "prune", "--dry-run", "--json", "--store", STORE)
+        assert json.loads(would.stdout) == {"expired": 2, "old": 0, "dry_run": True}
+        assert len(self.left(tmp_path)) == 6
+        result = cli("workflows", "prune", "--store", STORE)
+        assert (result.returncode, result.stdout) == (0, "2 expired: removed\n")
+        assert self.left(tmp_path) == ["endless", "held", "to come", "yesterday"]
+        assert steps(tmp_path, "gone") == []
+        result = cli("workflows", "prune", "--expired-for", "1h", "--json", "--store", STORE)
+        assert json.loads(result.stdout) == {"expired": 1, "old": 0, "dry_run": False}
+        assert self.left(tmp_path) == ["endless", "held", "to come"]
+
+    def test_what_has_not_moved_for_long_goes_too_if_asked(self, cli: Cli, tmp_path: Path) -> None:
+        now = time.time()
+        for number in range(501):  # more than a page
+            self.expiring(tmp_path, f"old {number:03}", None, state="discharged")
+        self.expiring(tmp_path, "in review", now + 1e6, state="review")
+        self.expiring(tmp_path, "new", now + 1e6, updated_at=now, state="discharged")
+        self.expiring(tmp_path, "held", None, claim=claim(), state="discharged")
+        older = ("workflows", "prune", "--older-than", "30d", "--store", STORE)
+        would = cli(*older, "--state", "discharged", "--dry-run")
+        assert would.stdout == "0 expired, and 501 that had not moved: would be removed\n"
+        assert cli(*older, "--state", "discharged").stdout == "0 expired, and 501 that had not moved: removed\n"
+        assert self.left(tmp_path) == ["held", "in review", "new"]
+        assert json.loads(cli(*older, "--json").stdout) == {"expired": 0, "old": 1, "dry_run": False}
+        assert self.left(tmp_path) == ["held", "new"]
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            (("--state", "paid"), "--state goes with --older-than"),
+            (("--older-than", "30"), "'30': expected a number and s, m, h, d or w, such as 24h or 30d"),
+            (("--expired-for", "a day"), "'a day': expected a number"),
+        ],
+    )
+    def test_wrong_usage(self, cli: Cli, options: tuple[str, ...], said: str) -> None:
+        assert said in error_line(cli("workflows", "prune", *options, "--store", STORE), 2)
+
+    def test_show_says_when_a_workflow_expires(self, cli: Cli, tmp_path: Path) -> None:
+        self.expiring(tmp_path, "INV-7", T0 + 60)
+        assert ["expires", "2026-01-01T00:01:00Z"] in rows(cli("workflows", "show", "INV-7", "--store", STORE).stdout)
+        shown = json.loads(cli("workflows", "show", "INV-7", "--json", "--store", STORE).stdout)
+        assert shown["expires_at"] == "2026-01-01T00:01:00.000Z"

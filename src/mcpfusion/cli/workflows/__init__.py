@@ -3,6 +3,7 @@
 import click
 
 from mcpfusion.cli.workflows.list import list_workflows
+from mcpfusion.cli.workflows.prune import prune
 from mcpfusion.cli.workflows.reset import reset
 from mcpfusion.cli.workflows.resolve import resolve
 from mcpfusion.cli.workflows.show import show
@@ -10,7 +11,7 @@ from mcpfusion.cli.workflows.show import show
 
 @click.group(short_help="Look after the workflows in a store.")
 def workflows() -> None:
-    """List and show the workflows in a store, end steps that are in doubt, and start over.
+    """List and show the workflows in a store, end steps that are in doubt, start over, and clear out.
 
     Arguments and results of calls are never shown, except what the server's redaction hook put into the
     history, and that only with --json.
@@ -21,6 +22,7 @@ def workflows() -> None:
       mcpfusion workflows show INV-7 --store sqlite:///invoices.db
       mcpfusion workflows resolve INV-7 --done --store sqlite:///invoices.db
       mcpfusion workflows reset INV-7 --machine server.py --store sqlite:///invoices.db
+      mcpfusion workflows prune --store sqlite:///invoices.db
     """
 
 
@@ -28,3 +30,4 @@ workflows.add_command(list_workflows)
 workflows.add_command(show)
 workflows.add_command(resolve)
 workflows.add_command(reset)
+workflows.add_command(prune)

@@ -51,6 +51,7 @@ def _print(record: Workflow, history: Sequence[Step], now: float) -> None:
         "state": record.state,
         "steps": str(record.steps),
         "moved": text.time_text(record.updated_at),
+        "expires": "" if record.expires_at is None else text.time_text(record.expires_at),
         "id": record.id,
         "version": str(record.version),
     }

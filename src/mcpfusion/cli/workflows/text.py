@@ -80,6 +80,7 @@ def record_json(record: Workflow, now: float) -> dict[str, Any]:
         "state": record.state,
         "steps": record.steps,
         "updated_at": time_text(record.updated_at, "milliseconds"),
+        "expires_at": None if record.expires_at is None else time_text(record.expires_at, "milliseconds"),
         "in_doubt": in_doubt(record, now),
         "claim": _claim_json(record.claim) if record.claim else None,
     }
