@@ -20,6 +20,7 @@ from .protocol import (
 if TYPE_CHECKING:
     from .keyvalue import KeyValueFsmStateStore
     from .memory import InMemoryFsmStateStore, MemoryStore
+    from .postgres import PostgresStore
     from .sqlite import SqliteStore
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "LastStep",
     "MemoryStore",
     "Outcome",
+    "PostgresStore",
     "SqliteStore",
     "Step",
     "StoreError",
@@ -44,6 +46,7 @@ _ENGINES = {
     "InMemoryFsmStateStore": ".memory",
     "KeyValueFsmStateStore": ".keyvalue",
     "MemoryStore": ".memory",
+    "PostgresStore": ".postgres",
     "SqliteStore": ".sqlite",
 }
 

@@ -34,7 +34,15 @@ def _open_sqlite(url: str, create: bool) -> VersionedFsmStateStore:
     return SqliteStore(path, create=create)
 
 
+def _open_postgres(url: str, create: bool) -> VersionedFsmStateStore:
+    from .postgres import PostgresStore
+
+    return PostgresStore(url)
+
+
 _OPENERS: dict[str, Callable[[str, bool], VersionedFsmStateStore]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
 }

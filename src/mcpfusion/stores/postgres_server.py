@@ -1,0 +1,256 @@
+"""The connections of one process to a PostgreSQL server: a bounded pool, time limits, the server's clock.
+
+The pool is made here, not taken from psycopg_pool, for what a gate needs of it: a server that is away is an error at
+once and not after a wait, a connection that died idle is seen before it is used and without a round trip, and each
+event loop of the process has connections of its own.
+"""
+
+import os
+import time
+from asyncio import AbstractEventLoop, get_running_loop
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import finalize, ref
+
+import anyio
+from anyio.lowlevel import RunVar
+from psycopg import OperationalError
+from psycopg.errors import ReadOnlySqlTransaction
+
+from .postgres_errors import INIT, explain, failure, is_full
+from .postgres_link import Link, Row
+from .postgres_schema import SCHEMA_VERSION
+from .postgres_url import PostgresUrl
+from .protocol import StoreError
+
+LIMIT = 5.0
+"""Seconds that an operation may take, waiting for a connection included."""
+
+_LOOK_AGAIN = 0.02
+
+# One round trip makes a connection ready. A pooler tells another process id than the backend's own; its backends
+# are shared, so that settings would be everybody's. The settings: no statement outlives its caller for long; a
+# write is durable when it returns, and meets a newer version as a version that is not the expected one.
+_HELLO = """
+SELECT extract(epoch FROM clock_timestamp())::float8,
+    pg_backend_pid() = $1::int4,
+    (SELECT version FROM {s}.mcpfusion),
+    CASE WHEN pg_backend_pid() = $1::int4 THEN
+        set_config('statement_timeout', $2::text, false) || set_config('jit', 'off', false)
+        || set_config('default_transaction_isolation', 'read committed', false)
+        || CASE WHEN current_setting('synchronous_commit') = 'off'
+            THEN set_config('synchronous_commit', 'on', false) ELSE '' END
+    END
+"""
+
+
+class _Lane:
+    """What one event loop has of the pool."""
+
+    def __init__(self, size: int) -> None:
+        self._loop: ref[AbstractEventLoop] = ref(get_running_loop())
+        self.process = os.getpid()
+        self.slots = anyio.Semaphore(size, fast_acquire=True)
+        self.idle: list[Link] = []
+        self.busy = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its event loop has come to its end."""
+        loop = self._loop()
+        return loop is None or loop.is_closed()
+
+    def close_idle(self) -> None:
+        """Close what nobody uses."""
+        # What was opened before a fork is the parent's.
+        if os.getpid() == self.process:
+            while self.idle:
+                self.idle.pop().close()
+
+
+class PostgresServer:
+    """The pool. Nothing is opened before it is first used; every failure is a StoreError within `LIMIT` seconds.
+
+    Args:
+        url: See `PostgresUrl`, which says what it raises.
+
+    Attributes:
+        url: What the URL says.
+        closed: Whether it was closed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = PostgresUrl(url)
+        self._hello = self.sql(_HELLO)
+        self.closed = False
+        self._generation = 0
+        self._sampled: tuple[float, float] | None = None
+        self._lanes: list[_Lane] = []
+        self._lane_here: RunVar[_Lane] = RunVar("mcpfusion.stores.postgres")
+        finalize(self, _close_lanes, self._lanes)
+
+    def sql(self, text: str) -> str:
+        """Return a statement with the schema's name put in for `{s}`."""
+        return text.replace("{s}", self.url.quoted_schema)
+
+    def now(self) -> float:
+        """Return the server's time; see `EngineClock.now`."""
+        if self._sampled is None:
+            return time.time()
+        told, arrived = self._sampled
+        return told + (time.monotonic() - arrived)
+
+    def tell_time(self, told: float) -> None:
+        """Take note of the server's time, as an answer that arrived just now says it."""
+        self._sampled = (told, time.monotonic())
+
+    async def run(self, statement: str, *values: Any, repeatable: bool = False) -> list[Row]:
+        """Return the rows of one statement, carried out in one round trip and committed when it returns.
+
+        A statement that began runs to its end even if the caller is cancelled, so that it is known what became of
+        it.
+
+        Args:
+            values: Of types that are the same for each call, or each combination is prepared for itself.
+            repeatable: It changes nothing, so that it may be sent again when the connection breaks.
+
+        Raises:
+            StoreError: It failed. Unless it is repeatable it may have been carried out all the same.
+        """
+        deadline = anyio.current_time() + LIMIT
+        try:
+            try:
+                return await self._run(statement, values, deadline)
+            except OperationalError as error:
+                if not repeatable or error.sqlstate == "57014":
+                    raise
+                return await self._run(statement, values, deadline)
+        except TimeoutError:
+            raise failure("no connection in time", "see whether it answers, or raise mcpfusion_pool_size") from None
+        except Exception as error:
+            # Without the cause: the driver's words may quote a row, a host or a user.
+            raise explain(error) from None
+
+    async def connect(self) -> Link:
+        """Return a connection that is nobody's but the caller's, ready for use, within `LIMIT` seconds.
+
+        Raises:
+            StoreError: It cannot be made, or the schema is not of this version.
+        """
+        self._check_open()
+        try:
+            with anyio.fail_after(LIMIT):
+                return await self._connect(anyio.current_time() + LIMIT)
+        except TimeoutError:
+            raise failure("cannot be reached in time", "see whether it answers") from None
+        except Exception as error:
+            raise explain(error) from None
+
+    async def aclose(self) -> None:
+        """Close the connections. Calling it again does nothing; anything else raises StoreError from then on."""
+        self.closed = True
+        _close_lanes(self._lanes)
+
+    async def _run(self, statement: str, values: Sequence[Any], deadline: float) -> list[Row]:
+        rows: list[Row] = []
+        async with self._link(deadline) as link:
+            # Bounded by the time limit inside.
+            with anyio.CancelScope(shield=True):
+                rows = await link.execute(statement, values, deadline - anyio.current_time())
+        return rows
+
+    @asynccontextmanager
+    async def _link(self, deadline: float) -> AsyncGenerator[Link]:
+        lane = self._lane()
+        with anyio.fail_after(deadline - anyio.current_time()):
+            await lane.slots.acquire()
+        link: Link | None = None
+        try:
+            with anyio.fail_after(deadline - anyio.current_time()):
+                link = await self._take(lane, deadline)
+            lane.busy += 1
+            try:
+                yield link
+            finally:
+                lane.busy -= 1
+        except BaseException as error:
+            if link is not None:
+                link.close()
+            # What befell one connection has likely befallen those that wait as well.
+            if isinstance(error, OperationalError | ReadOnlySqlTransaction | StoreError):
+                self._generation += 1
+            raise
+        else:
+            lane.idle.append(link)
+            if self.closed:
+                lane.close_idle()
+        finally:
+            lane.slots.release()
+
+    async def _take(self, lane: _Lane, deadline: float) -> Link:
+        while True:
+            while lane.idle:
+                link = lane.idle.pop()
+                if link.generation == self._generation and link.is_quiet():
+                    return link
+                link.close()
+            try:
+                return await self._connect(deadline)
+            except OperationalError as error:
+                # The server has no more for us: we make do with those we have.
+                if not (is_full(error) and lane.busy):
+                    raise
+            await anyio.sleep(_LOOK_AGAIN)
+
+    async def _connect(self, deadline: float) -> Link:
+        link = await Link.connect(self.url.parameters, self._generation)
+        try:
+            values = (link.backend, str(int(LIMIT * 1000)))
+            rows: list[Row] = []
+            with anyio.CancelScope(shield=True):
+                rows = await link.execute(self._hello, values, deadline - anyio.current_time())
+            ((told, direct, version, _),) = rows
+            if version != SCHEMA_VERSION:
+                raise _version_error(version)
+        except BaseException:
+            link.close()
+            raise
+        self.tell_time(told)
+        if direct:
+            link.prepare_statements()
+        return link
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise failure("was closed", "make a new store")
+
+    def _lane(self) -> _Lane:
+        self._check_open()
+        try:
+            lane = self._lane_here.get()
+            if lane.process == os.getpid():
+                return lane
+        except LookupError:
+            pass
+        for other in self._lanes:
+            if other.is_over:
+                other.close_idle()
+        self._lanes[:] = [other for other in self._lanes if not other.is_over]
+        lane = _Lane(self.url.pool_size)
+        self._lanes.append(lane)
+        self._lane_here.set(lane)
+        return lane
+
+
+def _close_lanes(lanes: list[_Lane]) -> None:
+    for lane in lanes:
+        lane.close_idle()
+
+
+def _version_error(version: int) -> StoreError:
+    if version > SCHEMA_VERSION:
+        return failure(
+            f"its schema has version {version}, this mcpfusion reads version {SCHEMA_VERSION}", "upgrade mcpfusion"
+        )
+    return failure(f"its schema has version {version}, this mcpfusion needs {SCHEMA_VERSION}", f"run {INIT}")
