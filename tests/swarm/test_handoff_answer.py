@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from mcpfusion import Fusion
 from mcpfusion.swarm import Handoff, HandoffError, Specialist, handoff
 from mcpfusion.swarm.registry import Registry
 
@@ -107,3 +108,17 @@ def test_a_registry_entry_that_cannot_be_right_is_refused_at_the_start(entry: An
 def test_a_registry_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="registry"):
         Registry({name: "http://h"})
+
+
+@pytest.mark.parametrize("promised", [Handoff, Handoff | None, Handoff | dict[str, int]])
+def test_an_action_that_promises_a_handoff_promises_nothing_of_the_answer(promised: Any) -> None:
+    """The gateway answers in its place, and clients hold an answer against the schema."""
+
+    def route() -> Any:
+        return handoff("finance")
+
+    route.__annotations__["return"] = promised
+    f = Fusion("triage")
+    f.action("triage.route").describe("Route").handle(route)
+    (action,) = f.registry()
+    assert action.signature.output_schema is None

@@ -53,7 +53,7 @@ class Output:
 
 def _arm(member: Any) -> _Arm:
     """Return what one member of a return annotation means for the wire."""
-    if member in (inspect.Signature.empty, Any, object) or _is_result(member):
+    if member in (inspect.Signature.empty, Any, object) or _is_result(member) or _is_handoff(member):
         return "free"
     if member is str:
         return "text"
@@ -71,6 +71,11 @@ def _is_result(member: Any) -> bool:
         return False
     fields: Mapping[str, Any] = getattr(member, "model_fields", {})
     return issubclass(member, ToolResult) or {"content", "structured_content", "is_error"} <= fields.keys()
+
+
+def _is_handoff(member: Any) -> bool:
+    """Whether `member` is what hands the conversation over: a gateway answers in its place, in a form of its own."""
+    return getattr(member, "_MCPFUSION_handoff", False) is True
 
 
 def _is_content(member: Any) -> bool:

@@ -23,7 +23,7 @@ from mcpfusion.swarm.keyring import Secrets
 from mcpfusion.swarm.namespace import NamespaceError, NamespaceRewriter, wire_name
 from mcpfusion.swarm.open import SwarmStores, open_swarm_stores
 from mcpfusion.swarm.pins import PinStore
-from mcpfusion.swarm.registry import Registry, Transport
+from mcpfusion.swarm.registry import Registry, Transport, check_transport
 from mcpfusion.swarm.return_trip import (
     format_safe_return,
     inject_return_trip_tool,
@@ -117,6 +117,7 @@ class SwarmGateway:
         ):
             if not value > 0:
                 raise ValueError(f"{name} must be positive, not {value!r}")
+        check_transport("upstream_transport", upstream_transport)
         self.registry = Registry(registry)
         self.name = gateway_name
         self.separator = separator

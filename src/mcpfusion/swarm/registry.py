@@ -95,6 +95,12 @@ class Registry:
         )
 
 
+def check_transport(what: str, transport: object) -> None:
+    """Raise ValueError when `transport` is none; the message begins with `what`."""
+    if transport not in get_args(Transport):
+        raise ValueError(f"{what} must be one of {', '.join(get_args(Transport))}, not {transport!r}")
+
+
 def _entry(name: str, entry: Any) -> Specialist:
     if not _NAME.fullmatch(name):
         raise ValueError(f"registry: {name[:64]!r} is no name (letters, digits, _ . -, at most 64 characters)")
@@ -104,9 +110,8 @@ def _entry(name: str, entry: Any) -> Specialist:
     else:
         specialist = entry if isinstance(entry, Specialist) else Specialist(at=entry)
     _check_place(where, specialist)
-    if specialist.transport is not None and specialist.transport not in get_args(Transport):
-        known = ", ".join(get_args(Transport))
-        raise ValueError(f"{where}: transport must be one of {known}, not {specialist.transport!r}")
+    if specialist.transport is not None:
+        check_transport(f"{where}: transport", specialist.transport)
     if specialist.max_sessions is not None and not specialist.max_sessions > 0:
         raise ValueError(f"{where}: max_sessions must be positive, not {specialist.max_sessions!r}")
     if specialist.secret is not None:
