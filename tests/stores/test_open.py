@@ -89,8 +89,8 @@ async def test_create_false_makes_no_file(tmp_path: Path):
 def test_what_is_no_store(url: str, said: str):
     with pytest.raises(ValueError, match=said) as caught:
         open_store(url)
-    assert "memory://" in str(caught.value)
-    assert "sqlite:///relative.db and sqlite:////absolute/path.db" in str(caught.value)
+    for known in ("memory://", "sqlite:///relative.db", "sqlite:////absolute/path.db", "postgresql://"):
+        assert known in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

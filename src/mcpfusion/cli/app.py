@@ -6,6 +6,7 @@ from mcpfusion._version import __version__
 from mcpfusion.cli.check import check
 from mcpfusion.cli.graph import graph
 from mcpfusion.cli.run import run
+from mcpfusion.cli.store import store
 from mcpfusion.cli.swarm import pins, swarm
 from mcpfusion.cli.token import token
 from mcpfusion.cli.workflows import workflows
@@ -45,6 +46,7 @@ def demo() -> int | None:
 
 app.add_command(run)
 app.add_command(check)
+app.add_command(store)
 app.add_command(graph)
 app.add_command(swarm)
 app.add_command(pins)

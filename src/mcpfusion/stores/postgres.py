@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
 
+from . import postgres_schema
 from .codec import check_key, check_write, decode_step, decode_workflow, encode_step, encode_workflow
 from .postgres_bus import PostgresBus
 from .postgres_server import PostgresServer
@@ -203,12 +204,32 @@ class PostgresStore:
         """See `Bus.listen`. Needs a connection to the server itself, or through a pooler in session mode."""
         return self._bus.listen()
 
+    async def initialise(self) -> Sequence[str]:
+        """See `Maintained.initialise`: creates the schema, or brings it up to date."""
+        before, now = await postgres_schema.initialise(self.server.url)
+        lines = _described(now, self.server.url.schema)
+        if before.version is None:
+            return [*lines, "the schema was created"]
+        return (
+            lines if before == now else [*lines, f"the schema was brought up to date from version {before.version}"]
+        )
+
+    async def describe(self) -> Sequence[str]:
+        """See `Maintained.describe`."""
+        found = await postgres_schema.look(self.server.url)
+        await self.server.run("SELECT")
+        return _described(found, self.server.url.schema)
+
     async def aclose(self) -> None:
         """Close the connections. Calling it again does nothing; anything else raises StoreError from then on."""
         await self.server.aclose()
 
     async def _select(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return await self.server.run(self.server.sql(query), *values, repeatable=True)
+
+
+def _described(found: postgres_schema.SchemaState, schema: str) -> list[str]:
+    return [f"PostgreSQL {found.server}", f"schema {schema!r}, version {found.version}"]
 
 
 def _values(workflow: Workflow, expected_version: int) -> list[Any]:

@@ -64,12 +64,11 @@ def is_full(error: BaseException) -> bool:
 
 def _connecting(error: Error) -> StoreError:
     said = str(error).partition("\nMultiple connection attempts failed")[0]
-    first = _line(said.partition("failed: ")[2].partition("\n")[0])
-    reason = re.sub(r"^[A-Z]+: +", "", first)
+    reason = _line(re.sub(r"^(connection (failed|is bad): )?(connection to server .*? failed: )?", "", said, count=1))
+    reason = re.sub(r"^[A-Z]+: +", "", reason)
     for pattern, code, remedy in _CONNECTING:
         if re.search(pattern, said):
-            known = "cannot be reached" if not code else reason
-            return failure(known or "cannot be connected to", remedy or _REMEDIES.get(code, ""))
+            return failure(reason if code else "it cannot be reached", remedy or _REMEDIES.get(code, ""))
     return failure(reason or "the connection was lost")
 
 

@@ -15,7 +15,11 @@ Outcome = Literal["committed", "elapsed", "migrated", "resolved_done", "resolved
 
 
 class StoreError(Exception):
-    """A store could not do what was asked. The message is for the log and never reaches a client."""
+    """A store could not do what was asked. The message is for the log and never reaches a client.
+
+    It names a workflow by `mcpfusion.telemetry.workflow_name`, never by its handle or scope, and holds nothing of
+    what is stored.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,4 +256,18 @@ class Bus(Protocol):
         what was published in between is not known. It connects again by itself, waiting 1 second at most between
         two attempts, and ends only by being closed or cancelled.
         """
+        ...
+
+
+@runtime_checkable
+class Maintained(Protocol):
+    """What a store offers besides when there is something to see, or to make ready, in its engine."""
+
+    async def initialise(self) -> Sequence[str]:
+        """Make it ready for use, and return what was done and what is there, a line each. Doing it again changes
+        nothing. Raises StoreError."""
+        ...
+
+    async def describe(self) -> Sequence[str]:
+        """Return what is there, a line each, changing nothing. Raises StoreError when it is not ready for use."""
         ...

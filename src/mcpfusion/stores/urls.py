@@ -6,7 +6,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SUPPORTED = "supported are memory:// (ends with the process), sqlite:///relative.db and sqlite:////absolute/path.db"
+SUPPORTED = (
+    "supported are memory:// (ends with the process), sqlite:///relative.db, sqlite:////absolute/path.db and "
+    "postgresql://user@host/database"
+)
 
 
 def opener_for(url: str, openers: Mapping[str, T]) -> T:
