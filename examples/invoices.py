@@ -1,4 +1,7 @@
-"""An invoice is submitted, approved, and discharged once: the server of the README."""
+"""An invoice is submitted, approved, and discharged once: the server of the README.
+
+Run it for one client over stdio: python invoices.py. Or over HTTP: python invoices.py http 8000.
+"""
 
 import sys
 from typing import TypedDict
@@ -61,4 +64,4 @@ def view(id: str) -> dict:
 server = f.server(fsm=gate, state_handle_key="id", store="sqlite:///invoices.db")
 
 if __name__ == "__main__":
-    server.run(*sys.argv[1:])
+    server.run(*sys.argv[1:2], port=int(sys.argv[2]) if len(sys.argv) > 2 else 8000)

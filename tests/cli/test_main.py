@@ -1,6 +1,8 @@
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -135,3 +137,40 @@ def test_a_reader_that_goes_away_gets_no_traceback() -> None:
             timeout=60,
         )
     assert (result.returncode, result.stderr) == (1, "")
+
+
+WAITING = """
+import sys, time
+import mcpfusion.cli.demo as demo
+def main():
+    print("waiting", flush=True)
+    {wait}
+demo.main = main
+from mcpfusion.cli.main import main
+sys.exit(main(["demo"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "time.sleep(60)",
+        "import click; click.confirm('Sure?')",
+        "__import__('anyio').run(__import__('anyio').sleep, 60)",
+    ],
+)
+def test_an_interrupt_is_quiet_and_has_its_own_exit_code(wait: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING.format(wait=wait)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    time.sleep(0.3)  # until it waits
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said.strip()) == (130, "")

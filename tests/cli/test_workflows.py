@@ -336,6 +336,7 @@ class TestResolve:
         assert stored(tmp_path) == before
         assert cli(*resolve, *by_file, "--event", "REJECT").returncode == 0
         assert stored(tmp_path).snapshot == snapshot_in("draft")
+        assert [(step.event, step.outcome) for step in steps(tmp_path)] == [("REJECT", "resolved_done")]
 
     def test_an_event_that_the_step_does_not_send(self, cli: Cli, seed: Seed, tmp_path: Path) -> None:
         before = seed(claim=claim())

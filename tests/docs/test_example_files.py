@@ -30,9 +30,9 @@ async def over_stdio(name: str, folder: Path, mode: str = "2026-07-28") -> Async
 
 
 @contextmanager
-def over_http(name: str, folder: Path) -> Iterator[str]:
+def over_http(name: str, folder: Path, *words: str) -> Iterator[str]:
     port = free_port()
-    process = subprocess.Popen([sys.executable, str(EXAMPLES / name), str(port)], cwd=folder)
+    process = subprocess.Popen([sys.executable, str(EXAMPLES / name), *words, str(port)], cwd=folder)
     try:
         wait_until_it_answers(port, process)
         yield f"http://127.0.0.1:{port}/mcp"
@@ -65,6 +65,14 @@ async def test_invoices(tmp_path: Path) -> None:
         assert receipt["paid"] is True
         assert len(receipt["key"]) == 32
     assert (tmp_path / "invoices.db").exists()
+
+
+async def test_invoices_over_http(tmp_path: Path) -> None:
+    with over_http("invoices.py", tmp_path, "http") as url:
+        async with sdk_client(url, "2026-07-28") as client:
+            assert "invoice.submit" in await menu(client)
+            await call(client, "invoice.submit", id="A")
+            assert (await call(client, "invoice.discharge", id="A"))["state"] == "review"
 
 
 async def test_a_fastmcp_server_gated_as_it_stands(tmp_path: Path) -> None:

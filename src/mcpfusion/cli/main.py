@@ -1,6 +1,6 @@
 """The entry of the `mcpfusion` command: exit codes, and every error in one line.
 
-Exit codes: 0 it went well; 1 it was refused or failed; 2 the command was used wrongly.
+Exit codes: 0 it went well; 1 it was refused or failed; 2 the command was used wrongly; 130 it was interrupted.
 With MCPFUSION_TRACEBACK=1 in the environment an error's traceback is printed as well.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import cast
 
 _EXTRA = frozenset({"click", "rich", "watchfiles"})
+_INTERRUPTED = 130  # as a shell reports a process that SIGINT ended
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return _INTERRUPTED
     except Exception as error:
         missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         if missing in _EXTRA:
@@ -48,7 +49,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(f"{error.format_message()} (see '{where} --help')", error.exit_code)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
-    except click.Abort:
+    except click.Abort as error:
+        # click makes one of a Ctrl-C, and at a question it hides the cause.
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            return _INTERRUPTED
         return _fail("aborted")
     return code if isinstance(code, int) else 0
 

@@ -25,12 +25,14 @@ async def resolve_done(
     snapshot: Mapping[str, Any] | None,
     operator: str,
     now: float,
+    event: str | None = None,
 ) -> Workflow:
     """End a step in doubt as done: the workflow moves to where the step leads.
 
     Args:
         snapshot: Where it leads, or None to take what the claim noted.
         operator: Who decides, for the history.
+        event: The event that led to `snapshot`, for the history; None to take what the claim noted.
 
     Raises:
         OperatorError: No step is in doubt, it is not known where it leads, or the workflow changed meanwhile.
@@ -41,7 +43,7 @@ async def resolve_done(
         raise OperatorError(f"where {claim.tool!r} leads depends on its result: name the machine and the event")
     last = LastStep(claim.call_id, claim.tool, claim.digest, claim.principal, now)
     after = records.moved(workflow, leads_to, last, now)
-    return await _write(store, workflow, after, claim.event, claim.tool, operator, now, "resolved_done")
+    return await _write(store, workflow, after, event or claim.event, claim.tool, operator, now, "resolved_done")
 
 
 async def resolve_not_done(

@@ -53,7 +53,7 @@ def resolve(
         if not done:
             return await resolve_not_done(store, record, operator=who, now=now)
         snapshot = _after(record, event, machine, now)
-        return await resolve_done(store, record, snapshot=snapshot, operator=who, now=now)
+        return await resolve_done(store, record, snapshot=snapshot, operator=who, now=now, event=event)
 
     record = access.with_store(url, work)
     said = "done" if done else "not done"
