@@ -48,7 +48,7 @@ def test_the_picture_is_what_the_server_answers(tmp_path: Path) -> None:
 
 
 def test_the_passage_page_has_the_defaults_of_the_code() -> None:
-    from mcpfusion.gate.passage import Options
+    from mcpfusion.gate.options import Options
 
     text = (ROOT / "docs" / "passage.md").read_text()
     for name in ("time_limit", "lease_margin", "conflict_wait"):

@@ -11,7 +11,7 @@ from mcp import Client
 
 from mcpfusion import Fusion, ToolResult
 from mcpfusion.gate import passage
-from mcpfusion.gate.passage import digest_of
+from mcpfusion.gate.ticket import digest_of
 from mcpfusion.stores.memory import MemoryStore
 from tests.gate_identity.users import AUTH, Verifier, as_user
 from tests.support.serving import ERAS, http_app

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from mcpfusion.stores import Claim, LastStep, Step, StoreError, Workflow
 from mcpfusion.stores.codec import decode_step, decode_workflow, encode_step, encode_workflow
+from mcpfusion.telemetry import workflow_name
 
 from .records import claim, last, step, workflow
+
+NAME = workflow_name("ann", "INV-1")
 
 FULL = workflow(claim=claim(leads_to={"value": "paid"}), last=last())
 
@@ -40,7 +43,7 @@ def test_every_field_is_demanded(place: str):
         data = _data()
         del (data[place] if place else data)[field.name]
         named = f"{place}.{field.name}" if place else field.name
-        with pytest.raises(StoreError, match=f"^workflow scope 'ann', handle 'INV-1': field {named} is missing$"):
+        with pytest.raises(StoreError, match=f"^workflow {NAME}: field {named} is missing$"):
             _decode(data)
 
 
@@ -95,7 +98,7 @@ def test_every_field_has_its_type(place: str, field: str, value: Any, expected: 
     named = f"{place}.{field}" if place else field
     with pytest.raises(StoreError) as caught:
         _decode(data)
-    assert str(caught.value) == f"workflow scope 'ann', handle 'INV-1': field {named} {expected}"
+    assert str(caught.value) == f"workflow {NAME}: field {named} {expected}"
 
 
 @pytest.mark.parametrize("place", ["", "claim", "last"])
@@ -125,13 +128,13 @@ def test_nothing_of_the_record_is_in_the_message():
     assert "4111" not in str(caught.value)
 
 
-def test_a_long_or_odd_name_makes_no_long_or_odd_message():
+def test_the_name_of_a_workflow_is_not_in_the_message():
     record = workflow(handle="line\nbreak\x1b[31m" + "x" * 10_000, steps=-1)
     with pytest.raises(StoreError) as caught:
         encode_workflow(record)
     assert len(str(caught.value)) < 400
     assert str(caught.value).isprintable()
-    assert "\\nbreak" in str(caught.value)
+    assert "break" not in str(caught.value)
 
 
 def test_endless_nesting_is_refused():

@@ -12,9 +12,12 @@ import pytest
 
 from mcpfusion.stores import SqliteStore, StoreError
 from mcpfusion.stores import sqlite as engine
+from mcpfusion.telemetry import workflow_name
 from mcpfusion.testing import store_contract
 
 from .records import claim, step, workflow
+
+NAME = workflow_name("ann", "INV-1")
 
 pytestmark = pytest.mark.anyio
 
@@ -403,7 +406,7 @@ async def test_a_spoiled_record_is_refused(store: SqliteStore, tmp_path: Path, r
     await store.write(workflow(), expected_version=0, step=step())
     await _spoil(tmp_path / "workflows.db", "UPDATE workflow SET record = ?", record)
     for ask in (store.read("ann", "INV-1"), store.find("INV-1"), store.list_workflows()):
-        with pytest.raises(StoreError, match=f"scope 'ann', handle 'INV-1': {named}"):
+        with pytest.raises(StoreError, match=f"^workflow {NAME}: {named}"):
             await ask
 
 
@@ -422,7 +425,7 @@ async def test_a_spoiled_record_is_refused(store: SqliteStore, tmp_path: Path, r
 async def test_a_changed_record_is_refused(store: SqliteStore, tmp_path: Path, change: str, named: str):
     await store.write(workflow(), expected_version=0)
     await _spoil(tmp_path / "workflows.db", f"UPDATE workflow SET record = {change}")
-    with pytest.raises(StoreError, match=rf"scope 'ann', handle 'INV-1': (unknown )?field {named}"):
+    with pytest.raises(StoreError, match=rf"^workflow {NAME}: (unknown )?field {named}"):
         await store.read("ann", "INV-1")
 
 
@@ -436,7 +439,7 @@ async def test_a_row_of_another_version_is_refused(store: SqliteStore, tmp_path:
 async def test_a_spoiled_step_is_refused(store: SqliteStore, tmp_path: Path):
     await store.write(workflow(), expected_version=0, step=step())
     await _spoil(tmp_path / "workflows.db", "UPDATE step SET record = json_remove(record, '$.outcome')")
-    with pytest.raises(StoreError, match="history of scope 'ann', handle 'INV-1': field outcome is missing"):
+    with pytest.raises(StoreError, match=f"^history of {NAME}: field outcome is missing"):
         await store.history("ann", "INV-1")
 
 

@@ -11,8 +11,8 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -20,11 +20,13 @@ import anyio
 from mcpfusion.actions.context import WorkflowView
 from mcpfusion.actions.results import ToolResult
 from mcpfusion.gate import records, refusal
-from mcpfusion.gate.binding import Binding, Bindings, BoundTool
+from mcpfusion.gate.binding import Binding, Bindings
 from mcpfusion.gate.options import Options
+from mcpfusion.gate.ticket import Outcome, Ticket
 from mcpfusion.gate.workflows import GoneError, Moved, StoreUnavailable, StuckError, Workflows
 from mcpfusion.machine import Snapshot, UnknownStateError
 from mcpfusion.stores.protocol import Claim, LastStep, Step, Workflow
+from mcpfusion.telemetry import workflow_name
 
 _log = logging.getLogger(__name__)
 
@@ -34,47 +36,8 @@ KEPT_RESULT_LIMIT = 256 * 1024
 _FIRST_LOOK, _LONGEST_LOOK = 0.01, 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a handler ended.
-
-    Attributes:
-        result: What the client gets.
-        success: The step may be committed.
-        value: What the handler returned, for a transition that is decided by it.
-        in_doubt: The handler failed, but its effect may have happened.
-    """
-
-    result: ToolResult
-    success: bool
-    value: Any = None
-    in_doubt: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A call that asks to pass."""
-
-    tool: BoundTool
-    scope: str
-    handle: str
-    principal: str | None
-    arguments: Mapping[str, Any]
-    opens: bool = False
-    digest: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", digest_of(self.tool.name, self.arguments))
-
-
 Work = Callable[[WorkflowView], Awaitable[Outcome]]
 Prepare = Callable[[], ToolResult | None]
-
-
-def digest_of(tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return a digest of a call; equal for calls that are the same JSON whatever the order of their keys."""
-    text = json.dumps([tool, arguments], sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Passages:
@@ -102,45 +65,52 @@ class Passages:
         try:
             return await self._pass(ticket, prepare, work)
         except StoreUnavailable:
-            return refusal.refusal(
-                "STORE_UNAVAILABLE", "the workflow's state cannot be reached; nothing ran. Try again."
-            )
+            answer = refusal.unavailable()
         except GoneError as gone:
-            return refusal.gone(ticket.tool.name, ticket.handle, gone.expired_at, self._bindings.minting)
+            answer = refusal.gone(ticket.tool.name, ticket.handle, gone.expired_at, self._bindings.minting)
         except (UnknownStateError, StuckError) as error:
-            _log.error("workflow %r of scope %r: %s", ticket.handle, ticket.scope, error)
-            return refusal.refusal(
-                "UNKNOWN_STATE",
-                "the workflow stands in a state that this server's machine does not have; nothing ran. "
-                "An operator has to look at it.",
-                {"handle": ticket.handle, "allowedActions": []},
-            )
+            _log.error("workflow %s: %s", workflow_name(ticket.scope, ticket.handle), error)
+            answer = refusal.unknown_state(ticket.handle)
+        ticket.seen.refused(answer)
+        return answer
 
     async def _pass(self, ticket: Ticket, prepare: Prepare, work: Work) -> ToolResult:
         deadline = time.monotonic() + self._options.conflict_wait
+        while True:
+            with ticket.seen.admit() as span:
+                admitted, record, snapshot, allowed = await self._admit(ticket, prepare, deadline)
+                refused = admitted if isinstance(admitted, ToolResult) else None
+                ticket.seen.judged(span, snapshot.state, refused)
+            if isinstance(admitted, ToolResult):
+                return self._with_block(ticket, snapshot, admitted, allowed)
+            if admitted.transition is None and not ticket.opens:
+                outcome = await work(self._view(ticket, snapshot, None))
+                return self._with_block(ticket, snapshot, outcome.result, allowed)
+            record = record or records.new_record(ticket.scope, ticket.handle, snapshot, self._options.clock())
+            answer = await self._claim_and_run(ticket, admitted, record, snapshot, work)
+            if answer is not None:
+                return answer
+
+    async def _admit(
+        self, ticket: Ticket, prepare: Prepare, deadline: float
+    ) -> tuple[ToolResult | Binding, Workflow | None, Snapshot, list[str]]:
+        """Wait while another call holds the workflow. Return the answer or the binding under which the call is
+        admitted, the record, where the workflow stands, and what is allowed there."""
         pause = _FIRST_LOOK
         while True:
             record, snapshot = await self._workflows.load(ticket.scope, ticket.handle, opens=ticket.opens)
             judged = self._judge(ticket, record, snapshot)
             allowed = [] if records.withheld(record, self._options.clock()) else self._bindings.allowed(snapshot)
             if isinstance(judged, ToolResult):
-                return self._with_block(ticket, snapshot, judged, allowed)
-            if isinstance(judged, Claim):
-                if time.monotonic() >= deadline:
-                    answer = refusal.conflict(ticket.tool.name, ticket.handle, snapshot, allowed, judged)
-                    return self._with_block(ticket, snapshot, answer, allowed)
-                await self._wait(ticket, min(pause, max(deadline - time.monotonic(), 0)))
-                pause = min(pause * 2, _LONGEST_LOOK)
-                continue
-            if (unfit := prepare()) is not None:
-                return self._with_block(ticket, snapshot, unfit, allowed)
-            if judged.transition is None and not ticket.opens:
-                outcome = await work(self._view(ticket, snapshot, None))
-                return self._with_block(ticket, snapshot, outcome.result, allowed)
-            record = record or records.new_record(ticket.scope, ticket.handle, snapshot, self._options.clock())
-            answer = await self._claim_and_run(ticket, judged, record, snapshot, work)
-            if answer is not None:
-                return answer
+                return judged, record, snapshot, allowed
+            if isinstance(judged, Binding):
+                return prepare() or judged, record, snapshot, allowed
+            if time.monotonic() >= deadline:
+                answer = refusal.conflict(ticket.tool.name, ticket.handle, snapshot, allowed, judged)
+                return answer, record, snapshot, allowed
+            ticket.seen.waits()
+            await self._wait(ticket, min(pause, max(deadline - time.monotonic(), 0)))
+            pause = min(pause * 2, _LONGEST_LOOK)
 
     def _judge(self, ticket: Ticket, record: Workflow | None, snapshot: Snapshot) -> ToolResult | Claim | Binding:
         """Return a refusal, the claim to wait for, or the binding under which the call is admitted."""
@@ -183,7 +153,10 @@ class Passages:
         # Once the claim is being written it must be known how that ended, so the caller's going does not count.
         claiming = anyio.CancelScope(shield=True)
         with claiming:
-            if not await self._workflows.claim(held, record.version):
+            with ticket.seen.claim(snapshot.state) as span:
+                is_held = await self._workflows.claim(held, record.version)
+                ticket.seen.claimed(span, is_held)
+            if not is_held:
                 return None
             claiming.shield = ticket.tool.policies.on_cancel == "finish"
             try:
@@ -202,20 +175,25 @@ class Passages:
             with watch:
                 outcome = await work(self._view(ticket, snapshot, held.claim))
         except BaseException as error:
-            await self._abandon(ticket, held, error, overrun=watch.cancel_called)
+            await self._abandon(ticket, held, snapshot, error, overrun=watch.cancel_called)
             raise
         if watch.cancel_called and outcome is not None and not outcome.success:
             outcome = None  # it did not fail by itself: it was stopped, and made an error of that
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True), ticket.seen.commit(snapshot.state):
             return await self._conclude(ticket, binding, held, snapshot, outcome, limit)
         raise AssertionError  # a shielded scope that nobody cancels does not end early
 
-    async def _abandon(self, ticket: Ticket, held: Workflow, error: BaseException, *, overrun: bool) -> None:
+    async def _abandon(
+        self, ticket: Ticket, held: Workflow, snapshot: Snapshot, error: BaseException, *, overrun: bool
+    ) -> None:
         """The handler did not return. A finishing step is cancelled only by the process's end: that leaves doubt."""
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         doubt = overrun or (cancelled and ticket.tool.policies.on_cancel == "finish")
-        with anyio.CancelScope(shield=True):
-            await self._workflows.settle(self._doubted(held) if doubt else records.released(held), held.version)
+        with anyio.CancelScope(shield=True), ticket.seen.commit(snapshot.state):
+            if doubt:
+                await self._doubt(ticket, held, snapshot)
+            else:
+                await self._release(ticket, held, snapshot)
 
     async def _conclude(
         self,
@@ -233,7 +211,7 @@ class Passages:
         if outcome.in_doubt:
             return await self._leave_in_doubt(ticket, held, snapshot, _message(outcome.result))
         if not outcome.success:
-            await self._workflows.settle(records.released(held), held.version)
+            await self._release(ticket, held, snapshot)
             return self._with_block(ticket, snapshot, outcome.result)
         return await self._commit(ticket, binding, held, snapshot, outcome)
 
@@ -249,15 +227,17 @@ class Passages:
             why = f"'{ticket.tool.name}' ran, but the event that follows from its result is not possible here."
             return await self._leave_in_doubt(ticket, held, snapshot, why)
         if event is None and not ticket.opens:
-            await self._workflows.settle(records.released(held), held.version)
+            await self._release(ticket, held, snapshot)
             return self._with_block(ticket, snapshot, outcome.result)
         answer = self._with_block(ticket, after, outcome.result)
         record = records.moved(held, after.to_json(), self._last(ticket, held.claim, answer, now), now)
         step = self._redacted(records.step_of(held, record, held.claim, event, now), ticket, outcome.result)
         if not await self._workflows.commit(record, held.version, step):
             why = f"'{ticket.tool.name}' ran, but this could not be recorded."
+            ticket.seen.ended("in_doubt", snapshot.state)
             answer = refusal.doubt(ticket.handle, snapshot, held.claim, why)
             return self._with_block(ticket, snapshot, answer, allowed=[])
+        ticket.seen.ended("committed", snapshot.state)
         await self._workflows.announce(Moved(ticket.scope, ticket.handle, snapshot, after, ticket.opens))
         return answer
 
@@ -310,12 +290,17 @@ class Passages:
 
     async def _leave_in_doubt(self, ticket: Ticket, held: Workflow, snapshot: Snapshot, why: str) -> ToolResult:
         assert held.claim is not None
-        await self._workflows.settle(self._doubted(held), held.version)
+        await self._doubt(ticket, held, snapshot)
         answer = refusal.doubt(ticket.handle, snapshot, held.claim, why)
         return self._with_block(ticket, snapshot, answer, allowed=[])
 
-    def _doubted(self, held: Workflow) -> Workflow:
-        return records.doubtful(held, self._options.clock())
+    async def _doubt(self, ticket: Ticket, held: Workflow, snapshot: Snapshot) -> None:
+        await self._workflows.settle(records.doubtful(held, self._options.clock()), held.version)
+        ticket.seen.ended("in_doubt", snapshot.state)
+
+    async def _release(self, ticket: Ticket, held: Workflow, snapshot: Snapshot) -> None:
+        released = await self._workflows.settle(records.released(held), held.version)
+        ticket.seen.ended("released" if released else "in_doubt", snapshot.state)
 
     def _new_claim(self, ticket: Ticket, binding: Binding, record: Workflow, snapshot: Snapshot) -> Claim:
         now, policies = self._options.clock(), ticket.tool.policies

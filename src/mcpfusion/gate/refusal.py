@@ -11,6 +11,9 @@ from mcpfusion.stores.protocol import Claim, LastStep
 WORKFLOW_META_KEY = "io.mcpfusion/workflow"
 """Key of the workflow block in a result's `_meta`."""
 
+RETRY_AFTER = 2
+"""Seconds after which a call that was refused because of the store may be sent again."""
+
 Code = Literal[
     "FORBIDDEN",
     "CONFLICT",
@@ -98,6 +101,25 @@ def gone(tool: str, handle: str, expired_at: float | None, opening: Collection[s
         return refusal("UNKNOWN_HANDLE", f"{why} {then}", data)
     why = f"'{tool}' did not run: this workflow expired at {iso(expired_at)}, and nothing runs on it any more."
     return refusal("EXPIRED", f"{why} {then}", {**data, "expiredAt": iso(expired_at)})
+
+
+def unavailable() -> ToolResult:
+    """The store cannot be reached; nothing ran."""
+    return refusal(
+        "STORE_UNAVAILABLE",
+        f"unavailable: the workflow's state cannot be reached, and nothing ran. Retry after {RETRY_AFTER} s.",
+        {"retryAfter": RETRY_AFTER},
+    )
+
+
+def unknown_state(handle: str) -> ToolResult:
+    """What is stored does not fit the machine, or cannot be brought up to date; nothing ran."""
+    return refusal(
+        "UNKNOWN_STATE",
+        "the workflow stands in a state that this server's machine does not have; nothing ran. "
+        "An operator has to look at it.",
+        {"handle": handle, "allowedActions": []},
+    )
 
 
 def iso(at: float) -> str:

@@ -21,6 +21,7 @@ from mcpfusion.gate.plain import NotListable
 from mcpfusion.machine import MachineError, Snapshot, UnknownStateError
 from mcpfusion.machine.snapshot import state_text
 from mcpfusion.stores.protocol import Outcome, Step, VersionedFsmStateStore, Workflow
+from mcpfusion.telemetry import OUTCOME, STATE, STEPS, workflow_name
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ CATCH_UP_LIMIT = 1000
 class StoreUnavailable(Exception):
     """The store failed or took too long; the cause is chained and logged."""
 
+    code = "STORE_UNAVAILABLE"
+
 
 class GoneError(Exception):
     """There is no workflow of this handle any more, or there never was.
@@ -46,10 +49,13 @@ class GoneError(Exception):
     def __init__(self, expired_at: float | None) -> None:
         super().__init__()
         self.expired_at = expired_at
+        self.code = "UNKNOWN_HANDLE" if expired_at is None else "EXPIRED"
 
 
 class StuckError(Exception):
     """The workflow cannot be brought up to date: its machine fails on it, or it lies too far behind. Logged."""
+
+    code = "UNKNOWN_STATE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +131,12 @@ class Workflows:
                 return record, snapshot
             moved = self._dated(records.moved(record, after.to_json(), record.last, step.at), step)
             if await self._write(moved, record.version, step):
+                STEPS.add({STATE: record.state, OUTCOME: step.outcome})
                 await self.announce(Moved(scope, handle, snapshot, after))
                 record = moved
             else:
                 record = await self._read(scope, handle)
-        _log.error("workflow %r of scope %r: more than %d timers are overdue", handle, scope, CATCH_UP_LIMIT)
+        _log.error("workflow %s: more than %d timers are overdue", workflow_name(scope, handle), CATCH_UP_LIMIT)
         raise StuckError
 
     def _fitted(self, record: Workflow) -> Snapshot:
@@ -145,7 +152,7 @@ class Workflows:
         try:
             found = migrate(record.snapshot) if callable(migrate) else migrate.get(record.state)
         except Exception as error:
-            _log.exception("the migration of workflow %r of scope %r raised", record.handle, record.scope)
+            _log.exception("the migration of workflow %s raised", _name(record))
             raise StuckError from error
         if found is None:
             raise UnknownStateError(f"the migration has no answer for the state {record.state!r}")
@@ -164,7 +171,7 @@ class Workflows:
         try:
             after = self._machine.elapse(snapshot, self._clock())
         except MachineError as error:
-            _log.exception("workflow %r of scope %r: a timer cannot go off", record.handle, record.scope)
+            _log.exception("workflow %s: a timer cannot go off", _name(record))
             raise StuckError from error
         return after, self._step(record, after, str(timer.event.get("type", timer.id)), due, "elapsed")
 
@@ -184,7 +191,7 @@ class Workflows:
         except NotListable:
             return None
         except Exception as error:
-            _log.exception("cannot read the states in use in scope %r", scope)
+            _log.exception("cannot read the states in use in a scope")
             raise StoreUnavailable from error
         found: list[Snapshot] = []
         for state in states:
@@ -242,13 +249,15 @@ class Workflows:
                     await self._write(records.released(found), found.version)
             raise
 
-    async def settle(self, record: Workflow, expected: int) -> None:
-        """Release or mark; when even that cannot be written the lease runs out and says the same, later."""
+    async def settle(self, record: Workflow, expected: int) -> bool:
+        """Release or mark. False when that cannot be written: the lease runs out then, and the step is in doubt."""
         try:
             if not await self._write(record, expected):
-                _log.warning("workflow %r of scope %r was resolved meanwhile", record.handle, record.scope)
+                _log.warning("workflow %s was resolved meanwhile", _name(record))
         except StoreUnavailable:
-            _log.warning("workflow %r of scope %r keeps its claim until the lease ends", record.handle, record.scope)
+            _log.warning("workflow %s keeps its claim until the lease ends", _name(record))
+            return False
+        return True
 
     async def commit(self, record: Workflow, expected: int, step: Step) -> bool:
         """Write a step, trying again while it is not there; False when it is not known to be there in the end.
@@ -286,7 +295,7 @@ class Workflows:
         except UnknownStateError:
             raise
         except Exception as error:
-            _log.exception("cannot read workflow %r of scope %r", handle, scope)
+            _log.exception("cannot read workflow %s", workflow_name(scope, handle))
             raise StoreUnavailable from error
 
     async def _write(self, record: Workflow, expected: int, step: Step | None = None) -> bool:
@@ -294,5 +303,9 @@ class Workflows:
             with anyio.fail_after(STORE_TIMEOUT):
                 return await self.store.write(self._dated(record, step), expected_version=expected, step=step)
         except Exception as error:
-            _log.exception("cannot write workflow %r of scope %r", record.handle, record.scope)
+            _log.exception("cannot write workflow %s", _name(record))
             raise StoreUnavailable from error
+
+
+def _name(record: Workflow) -> str:
+    return workflow_name(record.scope, record.handle)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+from mcpfusion.telemetry import workflow_name
+
 from .protocol import Claim, LastStep, Step, StoreError, Workflow
 
 _Check = tuple[str, Callable[[Any], bool]]
@@ -80,7 +82,7 @@ def check_key(scope: str, handle: str) -> None:
         StoreError: It holds a lone surrogate, which no engine can keep.
     """
     if not (_is_text(scope) and _is_text(handle)):
-        raise StoreError(f"workflow {_name(scope, handle)}: its name is no Unicode text")
+        raise StoreError(f"workflow {workflow_name(scope, handle)}: its name is no Unicode text")
 
 
 def check_write(workflow: Workflow, expected_version: int, step: Step | None) -> None:
@@ -103,7 +105,7 @@ def encode_workflow(workflow: Workflow) -> str:
     Raises:
         StoreError: A field holds what JSON cannot, or what `decode_workflow` would refuse. Names the field.
     """
-    where = f"workflow {_name(workflow.scope, workflow.handle)}"
+    where = f"workflow {workflow_name(workflow.scope, workflow.handle)}"
     record = _plain(workflow, _WORKFLOW)
     _check(record, _WORKFLOW, where, "")
     if workflow.claim is not None:
@@ -119,9 +121,9 @@ def decode_workflow(text: str | bytes, scope: str, handle: str, version: int) ->
     """Return the workflow that `encode_workflow` wrote for this scope, handle and version.
 
     Raises:
-        StoreError: The text is not such a record. Names scope, handle and field, and quotes no value.
+        StoreError: The text is not such a record. Names the field, and quotes no value.
     """
-    where = f"workflow {_name(scope, handle)}"
+    where = f"workflow {workflow_name(scope, handle)}"
     record = _load(text, where)
     _check(record, _WORKFLOW, where, "", optional=_LATER)
     _check_place(record, where, scope=scope, handle=handle, version=version)
@@ -136,7 +138,7 @@ def decode_workflow(text: str | bytes, scope: str, handle: str, version: int) ->
 
 def encode_step(step: Step) -> str:
     """Return the step as compact ASCII JSON. Raises StoreError as `encode_workflow` does."""
-    where = f"history of {_name(step.scope, step.handle)}"
+    where = f"history of {workflow_name(step.scope, step.handle)}"
     record = _plain(step, _STEP)
     _check(record, _STEP, where, "")
     return _dump(record, where)
@@ -144,17 +146,11 @@ def encode_step(step: Step) -> str:
 
 def decode_step(text: str | bytes, scope: str, handle: str) -> Step:
     """Return the step that `encode_step` wrote. Raises StoreError as `decode_workflow` does."""
-    where = f"history of {_name(scope, handle)}"
+    where = f"history of {workflow_name(scope, handle)}"
     record = _load(text, where)
     _check(record, _STEP, where, "")
     _check_place(record, where, scope=scope, handle=handle)
     return Step(**record)
-
-
-def _name(scope: str, handle: str) -> str:
-    # A handle comes from the caller and may be long; ascii() keeps control characters out of the log's lines.
-    short = [ascii(text if len(text) <= 120 else text[:120] + "…") for text in (scope, handle)]
-    return f"scope {short[0]}, handle {short[1]}"
 
 
 def _plain(record: Workflow | Claim | LastStep | Step, checks: Mapping[str, _Check]) -> dict[str, Any]:

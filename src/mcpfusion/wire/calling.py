@@ -33,7 +33,8 @@ from mcpfusion.gate.identity import (
     scope_of,
 )
 from mcpfusion.gate.menu import Menus
-from mcpfusion.gate.passage import Outcome, Passages, Ticket
+from mcpfusion.gate.passage import Passages
+from mcpfusion.gate.ticket import Outcome, Ticket
 from mcpfusion.swarm.clearance import cleared
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.handoffs import Handoff
