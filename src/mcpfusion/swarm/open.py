@@ -64,7 +64,16 @@ def _open_sqlite(url: str, create: bool) -> SwarmStores:
     return SwarmStores(store, store, store, store, close=store.aclose)
 
 
+def _open_postgres(url: str, create: bool) -> SwarmStores:
+    from mcpfusion.swarm.postgres_state import PostgresSwarmStore
+
+    store = PostgresSwarmStore(url)
+    return SwarmStores(store, store, store, store, bus=store, close=store.aclose)
+
+
 _OPENERS: dict[str, Callable[[str, bool], SwarmStores]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
 }
