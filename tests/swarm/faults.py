@@ -1,4 +1,7 @@
-"""Specialists that fail: an app in front of a real one, and sockets that do not speak at all."""
+"""Specialists in every way to reach them, and those that fail.
+
+Those that do fail in an app in front of a real one, or are sockets that do not speak at all.
+"""
 
 import json
 import socket
@@ -10,6 +13,11 @@ from typing import Any
 
 import anyio
 import httpx2
+from mcp.server.sse import SseServerTransport
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
 
 from tests.support.serving import http_app
 from tests.swarm.parts import specialist, until
@@ -164,6 +172,47 @@ async def fronted(server: Any, *, handshake: bool = False) -> AsyncIterator[tupl
     async with http_app(front) as origin:
         front.url = f"{origin}/mcp"
         yield front.url, front
+
+
+@asynccontextmanager
+async def over_sse(server: Any) -> AsyncIterator[tuple[str, list[int]]]:
+    """Serve a specialist over the old HTTP+SSE transport alone; yields its URL and the open streams."""
+    low = getattr(server, "lowlevel", None) or server.server
+    transport = SseServerTransport("/messages/")
+    streams: list[int] = []
+
+    async def stream(request: Request) -> Response:
+        streams.append(1)
+        try:
+            async with transport.connect_sse(request.scope, request.receive, request._send) as (read, write):
+                await low.run(read, write, low.create_initialization_options())
+        finally:
+            streams.pop()
+        return Response()
+
+    app = Starlette(routes=[Route("/sse", stream), Mount("/messages/", app=transport.handle_post_message)])
+    async with http_app(app) as origin:
+        yield f"{origin}/sse", streams
+
+
+KINDS = ("stateless", "sessions", "old sse", "in process")
+"""The ways to a specialist: without sessions (2026-07-28), with them (2025-11-25), HTTP+SSE, a server object."""
+
+
+@asynccontextmanager
+async def reached(server: Any, kind: str) -> AsyncIterator[Any]:
+    """Have a specialist reached in one of `KINDS`; yields its registry entry. In the end nothing is open at it."""
+    if kind == "in process":
+        yield {"server": getattr(server, "server", server)}
+    elif kind == "old sse":
+        async with over_sse(server) as (url, streams):
+            yield {"url": url, "transport": "sse"}
+            await until(lambda: not streams)
+    else:
+        async with fronted(server, handshake=kind == "sessions") as (url, front):
+            yield url
+            await until(lambda: not front.sessions)
+            await front.nothing_open()
 
 
 def be_fronted(port: int, name: str, handshake: bool) -> None:

@@ -73,8 +73,8 @@ async def test_1500_tools_on_4_pages_arrive_and_can_be_called(era: str, handshak
         tokens = [headers["x-mcpfusion-delegation"] for name, headers, _ in front.requests if name == "tools/list"]
         assert len(tokens) == len(set(tokens)) >= 4
         await client.back()
-        assert gateway.session_count == 0
-        assert not front.sessions
+        assert (gateway.session_count, gateway.connecting_count) == (0, 0)
+        await front.nothing_open()
 
 
 async def test_every_page_of_a_specialist_that_refuses_used_tokens_arrives() -> None:
@@ -109,7 +109,7 @@ async def test_a_list_that_changes_is_told_and_seen(era: str, handshake: bool) -
 
     async with (
         fronted(tools, handshake=handshake) as (url, front),
-        gateway_to({"finance": url}) as (gate, _),
+        gateway_to({"finance": url}) as (gate, gateway),
         talk(gate, era, message_handler=hear) as client,
     ):
         await client.names()
@@ -133,6 +133,10 @@ async def test_a_list_that_changes_is_told_and_seen(era: str, handshake: bool) -
                     break
         assert text_of(await client.call("finance.payout")) == "did payout"
         assert code_of(await client.call("finance.refund")) == "NOT_IN_NAMESPACE"
+        assert (gateway.session_count, len(front.sessions)) == (1, int(handshake))
+        await client.back()
+        assert (gateway.session_count, gateway.connecting_count) == (0, 0)
+        await front.nothing_open()
 
 
 async def test_only_what_the_registry_allows_is_shown_and_called() -> None:

@@ -294,6 +294,7 @@ class SwarmGateway:
             found.connecting.cancel()
             return ToolResult([{"type": "text", "text": "The handoff that was being made is given up."}])
         found, route = await self._route(conversation)
+        route.give_up_calls()
         await self._end(found, route)
         below = found.top.domain if found.top else self.name
         answer = format_safe_return(summary, route.domain)
@@ -314,8 +315,9 @@ class SwarmGateway:
             return
         if found.connecting is not None:
             found.connecting.cancel()
-        while found.top is not None:
-            await self._end(found, found.top)
+        while (route := found.top) is not None:
+            route.give_up_calls()
+            await self._end(found, route)
         self._conversations.forget(conversation)
 
     # Its life.
@@ -541,13 +543,16 @@ class SwarmGateway:
 
     @asynccontextmanager
     async def _used(self, found: Conversation, route: Route) -> AsyncGenerator[None]:
-        route.calls += 1
-        try:
-            await self._conversations.used(found)
-            yield
-        finally:
-            route.calls -= 1
-            found.last_used = time.monotonic()
+        with anyio.CancelScope() as scope:
+            route.calls.append(scope)
+            try:
+                await self._conversations.used(found)
+                yield
+            finally:
+                route.calls.remove(scope)
+                found.last_used = time.monotonic()
+        if scope.cancelled_caught:
+            raise _ended(route)
 
 
 def _check_namespaces(registry: Registry, separator: str) -> None:

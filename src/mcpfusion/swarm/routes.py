@@ -23,7 +23,7 @@ class Route:
         state: The claims that carry the state along.
         state_kept_at: When the state that the claims refer to was last kept, seconds of the monotonic clock.
         upstream: This process's connection to the specialist, made when it is first needed.
-        calls: Calls in flight; a route with one is not idle.
+        calls: The scopes of the calls in flight; a route with one is not idle.
         mending: Held while the connection is made again, so that calls that lost it together do that once.
     """
 
@@ -37,8 +37,13 @@ class Route:
     state_kept_at: float = 0.0
     upstream: Upstream | None = None
     tools: list[dict[str, Any]] | None = None
-    calls: int = 0
+    calls: list[anyio.CancelScope] = field(default_factory=list[anyio.CancelScope], repr=False)
     mending: anyio.Lock = field(default_factory=anyio.Lock, repr=False)
+
+    def give_up_calls(self) -> None:
+        """Cancel the calls in flight: where there is no session, none ends under them."""
+        for scope in self.calls:
+            scope.cancel()
 
 
 @dataclass(eq=False, slots=True)
