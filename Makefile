@@ -4,11 +4,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test lint types imports check clean
+.PHONY: help setup demo test test-stores lint types imports check clean
 
 help:
 	@echo 'make demo    see a gated workflow from the first call to the last'
 	@echo 'make test    run the tests'
+	@echo 'make test-stores   those of the stores, with SQLite, Redis and PostgreSQL; nothing is skipped'
 	@echo 'make check   everything that CI checks: lint, types, imports, tests'
 
 setup: $(READY)
@@ -25,6 +26,9 @@ demo: setup
 
 test: setup
 	$(PY) -m pytest
+
+test-stores: setup
+	MCPFUSION_REQUIRE_ENGINES=1 $(PY) -m pytest tests/stores $(wildcard $(foreach of,store redis postgres,tests/swarm/test_*$(of)*.py))
 
 lint: setup
 	$(PY) -m ruff check .

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -70,10 +69,3 @@ class InMemoryPinStore:
             return False
         self._pins[specialist, tool] = Pin(specialist, tool, pin.refused)
         return True
-
-
-def SqlitePinStore(path: "str | Path") -> PinStore:
-    """Return a store of pins in a SQLite file."""
-    from mcpfusion.swarm.sqlite_state import SqliteSwarmStore
-
-    return SqliteSwarmStore(path)

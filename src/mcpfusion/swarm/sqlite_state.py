@@ -15,7 +15,6 @@ from anyio.lowlevel import RunVar
 from mcpfusion.stores.sqlite_file import SqliteFile
 from mcpfusion.swarm.pins import Pin
 from mcpfusion.swarm.route_store import KeptRoutes
-from mcpfusion.swarm.state import HandoffStateStore
 
 T = TypeVar("T")
 
@@ -245,10 +244,3 @@ class SqliteSwarmStore:
         with self._lock:
             self._file.close_all()
             self._connection = None
-
-
-def open_handoff_store(url: str) -> HandoffStateStore:
-    """Return the handoff state store that `url` names; see `open_swarm_stores`."""
-    from mcpfusion.swarm.open import open_swarm_stores
-
-    return open_swarm_stores(url).states
