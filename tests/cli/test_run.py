@@ -191,6 +191,9 @@ async def test_a_gated_server_of_another_kind(tmp_path: Path, start: Start, kind
     async with sdk_client(start("shop.py").url, "auto") as client:
         assert (await client.call_tool("checkout", {"id": "1"})).is_error
         assert not (await client.call_tool("checkout", {"id": "2"})).is_error
+    async with sdk_client(over_stdio(tmp_path, "shop.py", "--store", "sqlite:///other.db"), "auto") as client:
+        assert not (await client.call_tool("checkout", {"id": "1"})).is_error
+    assert (tmp_path / "other.db").exists()
 
 
 @pytest.mark.anyio
@@ -238,8 +241,20 @@ def test_a_store_that_a_server_cannot_have(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text(OWN)
     line = error_line(cli("run", "x.py", "--store", "mysql://u:hunter2@h/db"))
     assert line.startswith("cannot make the server: no store for mysql:// URLs")
-    (tmp_path / "shop.py").write_text(GATED.format(kind="MCPServer", module="mcp.server"))
-    assert "this one names its store in gate_server()" in error_line(cli("run", "shop.py", "--store", "memory://"))
+    (tmp_path / "bare.py").write_text("from mcp.server import MCPServer\nmcp = MCPServer('bare')\n")
+    assert "the server has no gate" in error_line(cli("run", "bare.py", "--store", "memory://"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gated_server_that_all_callers_would_share_is_refused_beyond_this_machine(
+    cli: Cli, tmp_path: Path, kind: str
+) -> None:
+    gated = GATED.format(kind=kind, module=KINDS[kind]).replace(', state_handle_key="id"', "")
+    (tmp_path / "shop.py").write_text(gated)
+    result = cli("run", "shop.py", "--transport", "http", "--host", "0.0.0.0", "--port", "0")
+    assert result.returncode == 1
+    assert "all share one workflow" in result.stderr.splitlines()[-1]
+    assert "refused on 0.0.0.0" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 from mcpfusion import Fusion, StateMachineGate, gate_server
-from mcpfusion.wire.server import AnonymousCallersError
+from mcpfusion.wire.anonymous import AnonymousCallersError
 from tests.gate_identity.users import AUTH, Verifier
 from tests.support.hearing import hearing_client
 from tests.support.serving import ERAS, http_app, sdk_client

@@ -45,11 +45,26 @@ def _ready(found: Any, store: str | None) -> Run:
     if _fusion(found):
         return (found.server() if store is None else found.server(store=store)).run
     if store is not None:
-        raise ValueError("--store is for servers made by Fusion.server(); this one names its store in gate_server()")
+        _keep_in(found, store)
     return partial(_run_theirs, found)
 
 
+def _keep_in(server: Any, store: str) -> None:
+    from mcpfusion.wire.attachment import attachment_of
+
+    attachment = attachment_of(server)
+    if attachment is None:
+        raise ValueError("the server has no gate, so that there is nothing to store")
+    attachment.use_store(store)
+
+
 def _run_theirs(server: Any, transport: str, **where: Any) -> None:
+    from mcpfusion.wire.anonymous import authenticates, check_anonymous
+    from mcpfusion.wire.attachment import attachment_of
+
+    attachment = attachment_of(server)
+    if attachment is not None and transport == "http":
+        check_anonymous(attachment, where["host"], authenticated=authenticates(server))
     if hasattr(server, "http_app"):  # FastMCP
         server.run(transport, show_banner=False, **where)
     else:

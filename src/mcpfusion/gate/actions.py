@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from mcpfusion.actions.registry import ActionRegistry
 from mcpfusion.engines.engine import Engine
-from mcpfusion.gate.binding import BoundTool, Policies, bind
+from mcpfusion.gate.binding import BindingError, Bindings, BoundTool, Policies, bind
+from mcpfusion.gate.gate import StateMachineGate
 
 
 def bound_tools(machine: Engine, registry: ActionRegistry) -> Iterator[BoundTool]:
@@ -27,3 +28,17 @@ def bound_tools(machine: Engine, registry: ActionRegistry) -> Iterator[BoundTool
             compact=action.compact_description is not None,
         )
         yield BoundTool(name, bindings, policies)
+
+
+def compiled(gate: StateMachineGate | None, registry: ActionRegistry) -> Bindings | None:
+    """Return the bindings of a gate and of a server's actions; None without a gate.
+
+    Raises:
+        BindingError: A binding does not fit the machine, or there are bindings and no gate.
+    """
+    if gate is not None:
+        return gate.compile(bound_tools(gate.machine, registry))
+    bound = [name for name, action in registry.tools.items() if action.bindings or action.mints_handle]
+    if bound:
+        raise BindingError(f"action {bound[0]!r} is bound to states, but the server is given no machine (fsm=…)")
+    return None

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from mcpfusion.actions.middleware import Middleware
 from mcpfusion.actions.registry import ActionRegistry
-from mcpfusion.gate.actions import bound_tools
+from mcpfusion.gate.actions import compiled
 from mcpfusion.gate.binding import BindingError, Bindings
 from mcpfusion.gate.gate import StateMachineGate
 from mcpfusion.gate.identity import Identity, ScopeError, scope_of
@@ -37,21 +37,22 @@ from mcpfusion.swarm.tokens import Delegation
 from mcpfusion.wire.audience import Audience, Listener
 from mcpfusion.wire.calling import Calling, Gated, unsendable
 from mcpfusion.wire.handover import Handover
-from mcpfusion.wire.listening import Listening, Send, bus_of
+from mcpfusion.wire.listening import Listening, Send, bus_of, sender_of
 from mcpfusion.wire.listing import Listing, cursor_of, no_such_tool, ready
 from mcpfusion.wire.lowlevel import lowlevel_of
 from mcpfusion.wire.options import GateOptions, Store
+from mcpfusion.wire.outage import ANSWER_WITHIN, Outage
 from mcpfusion.wire.replicas import Replicas
 from mcpfusion.wire.request import (
     RequestContext,
     connection_of,
-    current_request,
     has_session,
     headers_of,
     identity_of,
     session_handles,
 )
 from mcpfusion.wire.timers import upkeep
+from mcpfusion.wire.tracing import continue_trace
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class Attachment:
         registry.complete()
         self._registry = registry
         self._base_schema = self.lowlevel.get_tool_input_schema
-        self.bindings = _compile(gate, registry)
+        self.bindings = compiled(gate, registry)
         self.store: VersionedFsmStateStore | None = None
         self._url: str | None = None
         self._time: Callable[[], float] = time.time
@@ -109,6 +110,7 @@ class Attachment:
         )
         self._audience = Audience(self.bindings, menus, carries_handles=self.carries_handles)
         self._replicas = Replicas(self._audience)
+        self._outage = Outage(self._audience, self._workflows)
         key = options.state_handle_key or ("handle" if self.bindings.minting else None)
         return Gated(self.bindings.tools, passages, menus, options.access, key, self._named)
 
@@ -159,6 +161,7 @@ class Attachment:
         if not any(isinstance(layer, RequestStateBoundary) for layer in server.middleware):
             security = self.options.request_state_security or RequestStateSecurity.ephemeral()
             server.middleware.append(RequestStateBoundary(security, default_audience=server.name))
+        server.middleware.insert(0, continue_trace)
         server.middleware.append(self._shortcut)
         if self._changes:
             listening = Listening(bus_of(server.get_request_handler("subscriptions/listen")), self._listen)
@@ -245,7 +248,7 @@ class Attachment:
         connection = connection_of(ctx)
         if _HEARING_KEY not in connection.state:
             connection.state[_HEARING_KEY] = True
-            connection.exit_stack.callback(self._handover.listen(conversation, _sender(ctx)))
+            connection.exit_stack.callback(self._handover.listen(conversation, sender_of(ctx)))
 
     async def _menu(self, ctx: RequestContext) -> Menu | None:
         """Return the caller's menu, and note what his session has been shown."""
@@ -254,7 +257,10 @@ class Attachment:
         identity = identity_of(ctx)
         with _untold():
             scope = scope_of(self.options.access, identity)
+        try:
             menu = await self._gated.menus.menu(identity, scope, list(session_handles(ctx)))
+        except StoreUnavailable:  # logged where it happened; other tools are not affected
+            menu = self._outage.hide_from(scope)
         if has_session(ctx):
             listener = partial(self._session_listener, ctx, identity, scope, menu)
             self._audience.shown(id(connection_of(ctx)), listener, menu)
@@ -263,7 +269,7 @@ class Attachment:
     def _session_listener(self, ctx: RequestContext, identity: Identity, scope: str, menu: Menu) -> Listener:
         connection = connection_of(ctx)
         connection.exit_stack.callback(self._audience.forget, id(connection))
-        return Listener(identity, scope, _sender(ctx), menu, session_handles(ctx))
+        return Listener(identity, scope, sender_of(ctx), menu, session_handles(ctx))
 
     async def _listen(self, ctx: RequestContext, send: Send) -> Callable[[], None]:
         """Tell a listen stream from now on when its caller's list changed; returns what ends that."""
@@ -338,8 +344,22 @@ class Attachment:
             yield
             return
         timers = not self.bindings.machine.bare
-        async with self._replicas.joined(self.store), upkeep(self._workflows, self.options.passage, timers=timers):
+        living = upkeep(self._workflows, self.options.passage, timers=timers)
+        async with self._replicas.joined(self.store), self._outage.watched(), living:
             yield
+
+    @property
+    def parts(self) -> dict[str, Callable[[], Awaitable[bool]]]:
+        """What has to work for the server to do its work, by name; each tells whether it does, and never raises."""
+        found: dict[str, Callable[[], Awaitable[bool]]] = {}
+        if self.bindings is not None:
+            found["store"] = self._store_answers
+        if self._handover is not None:
+            found["gateway"] = partial(self._handover.gateway.answers, ANSWER_WITHIN)
+        return found
+
+    async def _store_answers(self) -> bool:
+        return self._users > 0 and await self._workflows.answers(ANSWER_WITHIN)
 
     async def _close(self) -> None:
         """Close the store that was opened here, when nobody uses it any more; one in memory stays."""
@@ -354,19 +374,13 @@ class Attachment:
             self.use_store(self._url)
 
 
-def _sender(ctx: RequestContext) -> Send:
-    """Return what tells a session that its list changed: on the stream it is reading right now, or on its own."""
-    connection, session = connection_of(ctx), ctx.session
+def attachment_of(server: Any) -> Attachment | None:
+    """Return what was attached to a server, None when nothing was.
 
-    async def send() -> None:
-        request = current_request.get()
-        related = None
-        if request is not None and connection_of(request) is connection and request.session.can_send_request:
-            related = request.request_id
-        channel = request.session if request is not None and related is not None else session
-        await channel.send_notification(types.ToolListChangedNotification(), related_request_id=related)
-
-    return send
+    Raises:
+        TypeError: The server is of no kind that can be attached to.
+    """
+    return getattr(lowlevel_of(server), _ATTACHED, None)
 
 
 @contextmanager
@@ -378,15 +392,6 @@ def _untold() -> Generator[None]:
         if isinstance(error, ScopeError):  # the other was logged where it happened
             _log.exception("a caller has no scope")
         raise MCPError(types.INTERNAL_ERROR, "The menu cannot be worked out now; try again") from None
-
-
-def _compile(gate: StateMachineGate | None, registry: ActionRegistry) -> Bindings | None:
-    if gate is not None:
-        return gate.compile(bound_tools(gate.machine, registry))
-    bound = [name for name, action in registry.tools.items() if action.bindings or action.mints_handle]
-    if bound:
-        raise BindingError(f"action {bound[0]!r} is bound to states, but the server is given no machine (fsm=…)")
-    return None
 
 
 def attach(

@@ -8,7 +8,7 @@ from mcp.server.lowlevel.server import HandlerEntry
 from mcp.server.subscriptions import ListenHandler, ServerEvent, SubscriptionBus, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
-from mcpfusion.wire.request import RequestContext
+from mcpfusion.wire.request import RequestContext, connection_of, current_request
 
 MAX_STREAMS = 1024
 """Listen streams a server holds at once."""
@@ -80,3 +80,18 @@ class Listening:
             self._open -= 1
             if leave is not None:
                 leave()
+
+
+def sender_of(ctx: RequestContext) -> Send:
+    """Return what tells a session that its list changed: on the stream it is reading right now, or on its own."""
+    connection, session = connection_of(ctx), ctx.session
+
+    async def send() -> None:
+        request = current_request.get()
+        related = None
+        if request is not None and connection_of(request) is connection and request.session.can_send_request:
+            related = request.request_id
+        channel = request.session if request is not None and related is not None else session
+        await channel.send_notification(types.ToolListChangedNotification(), related_request_id=related)
+
+    return send

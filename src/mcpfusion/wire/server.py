@@ -1,8 +1,6 @@
 """A server of our own, or one that a user brought: over stdio, over HTTP, or in any ASGI host."""
 
 import gc
-import ipaddress
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +11,17 @@ from mcp.server.stdio import stdio_server
 from mcpfusion.actions.middleware import Middleware
 from mcpfusion.gate.gate import StateMachineGate
 from mcpfusion.stores.protocol import VersionedFsmStateStore
+from mcpfusion.wire.anonymous import authenticates, check_anonymous, is_loopback
 from mcpfusion.wire.attachment import Attachment, attach
+from mcpfusion.wire.health import health_routes
 from mcpfusion.wire.options import Store, options_of
 
 if TYPE_CHECKING:
     from mcpfusion.fusion import Fusion
     from mcpfusion.swarm.gateway import SwarmGateway
 
-_log = logging.getLogger(__name__)
-
 SHUTDOWN_GRACE = 5
 """Seconds that open requests have when the HTTP server is told to stop; a step that takes longer is in doubt."""
-
-
-class AnonymousCallersError(ValueError):
-    """Callers who do not say who they are would all share one workflow."""
 
 
 class FusionServer:
@@ -85,23 +79,28 @@ class FusionServer:
         """
         self.attachment.use_store(url)
 
-    def asgi(self, *, host: str | None = None, path: str = "/mcp", **options: Any) -> Any:
+    def asgi(self, *, host: str | None = None, path: str = "/mcp", health: bool = True, **options: Any) -> Any:
         """Return an ASGI app that serves MCP over streamable HTTP at `path`.
 
         Args:
             host: The address it will be reachable at, where that is known: the loopback addresses turn the
                 protection against DNS rebinding on, others refuse callers who would share one workflow.
+            health: Serve `/healthz` and `/readyz` beside it, unless the server has such routes itself.
             options: Passed on to the server's own maker of HTTP apps.
 
         Raises:
             AnonymousCallersError: See `host`.
         """
-        self._check_anonymous(host)
+        check_anonymous(self.attachment, host, authenticated=bool(self._auth) or authenticates(self.base))
         if (http_app := getattr(self.base, "http_app", None)) is not None:  # FastMCP
-            guard = {"host_origin_protection": True} if host is not None and _is_loopback(host) else {}
-            return http_app(path=path, **{**guard, **options})
-        options = {"streamable_http_path": path, "host": host or "0.0.0.0", **options}  # noqa: S104 - names no address to bind
-        return self.base.streamable_http_app(**self._auth, **options)
+            guard = {"host_origin_protection": True} if host is not None and is_loopback(host) else {}
+            app = http_app(path=path, **{**guard, **options})
+        else:
+            options = {"streamable_http_path": path, "host": host or "0.0.0.0", **options}  # noqa: S104 - names no address to bind
+            app = self.base.streamable_http_app(**self._auth, **options)
+        if health:
+            app.router.routes.extend(health_routes(self))  # last, so that a route of the user's own comes first
+        return app
 
     def run(self, transport: str = "stdio", *, host: str = "127.0.0.1", port: int = 8000) -> None:
         """Run until the client leaves (stdio) or the process is told to stop (http).
@@ -133,7 +132,7 @@ class FusionServer:
             await self.lowlevel.run(read, write, self.lowlevel.create_initialization_options())
 
     async def run_http(self, host: str = "127.0.0.1", port: int = 8000) -> None:
-        """Serve over streamable HTTP at `/mcp` until the process is told to stop."""
+        """Serve over streamable HTTP at `/mcp`, with `/healthz` and `/readyz`, until the process is told to stop."""
         import uvicorn
 
         app = self.asgi(host=host)
@@ -148,25 +147,6 @@ class FusionServer:
         _settle_memory()
         await uvicorn.Server(config).serve()
 
-    def _check_anonymous(self, host: str | None) -> None:
-        attachment, auth = self.attachment, self._auth or getattr(self.base, "auth", None)
-        settings = getattr(self.base, "settings", None)
-        if (
-            attachment.bindings is None
-            or attachment.carries_handles
-            or attachment.options.single_tenant
-            or auth
-            or getattr(settings, "auth", None)
-        ):
-            return
-        said = (
-            "callers over HTTP without a session and without authentication all share one workflow: "
-            "set state_handle_key, authenticate them, or say single_tenant=True"
-        )
-        if host is not None and not _is_loopback(host):
-            raise AnonymousCallersError(f"{said} (refused on {host}, which is not a loopback address)")
-        _log.warning("%s", said)
-
 
 def _new_server(fusion: "Fusion") -> Server[Any]:
     server: Server[Any] = Server(
@@ -175,15 +155,6 @@ def _new_server(fusion: "Fusion") -> Server[Any]:
     if fusion.lifespan is not None:
         server.lifespan = fusion.lifespan
     return server
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _settle_memory() -> None:
