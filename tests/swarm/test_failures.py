@@ -1,6 +1,9 @@
 """Specialists that fail: what the client is told, what becomes of the slot, and which sessions stay open."""
 
+import os
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,6 +13,7 @@ from tests.support.serving import ERAS, free_port
 from tests.swarm.faults import Front, be_fronted, counts, deaf, fronted
 from tests.swarm.parts import (
     PATIENCE,
+    SECRET,
     Talk,
     code_of,
     gateway_to,
@@ -270,3 +274,70 @@ async def test_a_refusal_by_the_specialist_is_said_in_the_handoffs_answer(era: s
         assert code_of(result) == "UPSTREAM_REFUSED"
         assert "FORBIDDEN" in text_of(result)
         await nothing_held(gateway)
+
+
+COMMAND = """
+import os
+
+from mcpfusion import Fusion
+from mcpfusion.swarm import require_gateway_clearance
+
+f = Fusion("finance")
+
+
+@f.action("pay.pid").describe("Say which process this is").handle
+async def pid() -> int:
+    return os.getpid()
+
+
+@f.action("pay.die").describe("End in the middle of a call").handle
+async def die() -> None:
+    os._exit(1)
+
+
+f.server(middleware=[require_gateway_clearance(SECRET, scope="finance")]).run()
+"""
+
+
+@both_eras
+async def test_a_command_that_dies_in_a_call_is_started_once_more_and_ends_with_the_handoff(
+    era: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "finance.py"
+    file.write_text(f"SECRET = {SECRET!r}\n{COMMAND}")
+    async with (
+        gateway_to({"finance": [sys.executable, str(file)]}) as (gate, gateway),
+        talk(gate, era) as client,
+    ):
+        await client.route("finance")
+        first = (await client.call("finance.pay.pid")).structured_content["result"]
+        answer = await client.call("finance.pay.die")
+        assert code_of(answer) == "UPSTREAM_UNAVAILABLE"
+        assert "may or may not have run" in text_of(answer)
+        second = (await client.call("finance.pay.pid")).structured_content["result"]
+        assert second != first
+        assert (gateway.session_count, gateway.connecting_count) == (1, 0)
+        await client.back()
+        await nothing_held(gateway)
+        await until(lambda: not is_alive(first) and not is_alive(second))
+
+
+async def test_a_command_that_cannot_be_started_or_says_nothing_fails_the_handoff() -> None:
+    registry = {"finance": ["/no/such/program"], "support": [sys.executable, "-c", "print('no server')"]}
+    async with gateway_to(registry) as (gate, gateway), talk(gate, "legacy") as client:
+        own = await client.names()
+        for domain in registry:
+            result = await client.route(domain)
+            assert code_of(result) == "UPSTREAM_UNAVAILABLE"
+            assert domain in text_of(result)
+            assert "/no/such" not in text_of(result)
+            await nothing_held(gateway)
+        await returned(client, own)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -262,6 +262,17 @@ async def test_names_past_64_characters_are_warned_about(caplog: pytest.LogCaptu
         assert f"'finance.{'x' * 60}' is longer" in caplog.text
 
 
+def test_the_gateways_own_names_past_64_characters_are_warned_about_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = "customer-support-triage-of-all"
+    SwarmGateway({"finance": "http://a"}, SECRET, name)
+    assert f"'{name}.return_to_{name}' is longer" in caplog.text
+    caplog.clear()
+    SwarmGateway({"finance": "http://a"}, SECRET, "triage", dispatcher=True)
+    assert caplog.text == ""
+
+
 async def test_without_a_session_all_who_list_at_once_see_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     import anyio
 

@@ -20,7 +20,7 @@ from mcpfusion.swarm.conversations import Conversations
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.handoffs import Handoff
 from mcpfusion.swarm.keyring import Secrets
-from mcpfusion.swarm.namespace import NamespaceError, NamespaceRewriter, wire_name
+from mcpfusion.swarm.namespace import LONGEST_PORTABLE_NAME, NamespaceError, NamespaceRewriter, wire_name
 from mcpfusion.swarm.open import SwarmStores, open_swarm_stores
 from mcpfusion.swarm.pins import PinStore
 from mcpfusion.swarm.registry import Registry, Transport, check_transport
@@ -160,6 +160,7 @@ class SwarmGateway:
         self._changed = anyio.Event()
         self.on_changed: Callable[[str], Awaitable[None]] | None = None
         _check_namespaces(self.registry, separator)
+        _warn_of_long_names(self.return_tool, *([self.dispatcher_tool] if dispatcher else ()))
 
     def __repr__(self) -> str:
         return f"SwarmGateway({self.name!r}, {list(self.registry.specialists)})"
@@ -562,6 +563,12 @@ def _check_namespaces(registry: Registry, separator: str) -> None:
         if head in heads:
             raise ValueError(f"registry: {heads[head]!r} and {name!r} both become {head!r}")
         heads[head] = name
+
+
+def _warn_of_long_names(*names: str) -> None:
+    for name in names:
+        if len(name) > LONGEST_PORTABLE_NAME:
+            _log.warning("tool name %r is longer than many clients accept", name)
 
 
 def _ended(route: Route) -> HandoffError:
