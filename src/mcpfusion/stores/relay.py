@@ -8,18 +8,26 @@ from contextlib import aclosing
 from typing import Any, cast
 
 import anyio
+import anyio.abc
 
 from .protocol import Bus
 
 _log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 7_000
-"""Longest message in bytes of UTF-8; a longer subject is told as "anything"."""
+"""Longest message in bytes; a longer subject is told as "anything"."""
 
 PENDING_LIMIT = 10_000
 """Subjects that wait to be told; with more of them "anything" is told instead."""
 
-TELL_AGAIN_AFTER = 1.0
+TOGETHER = 0.1
+"""Seconds for which what changes after something was told, or heard, waits to be told, or passed on, together."""
+
+TRY_AGAIN_AFTER = 1.0
+
+BEGIN_WITHIN = 2.0
+"""Seconds that a process waits for the bus before it begins without."""
+
 LAST_WORDS = 2.0
 """Seconds for what is still untold when the process ends."""
 
@@ -29,8 +37,8 @@ Subject = tuple[str, ...]
 class Relay:
     """Tells and hears which subjects changed, by the bus of a store.
 
-    What changes while something is being told is told together, and each subject once. A bus that is away is tried
-    again; meanwhile nothing waits for it.
+    What changes shortly after something else is told together with more, and each subject once. A bus that is away is
+    tried again; meanwhile nothing waits for it, and when it is back anything may have changed.
 
     Args:
         topic: Keeps the subjects of one kind apart from those of others on the same bus.
@@ -46,19 +54,29 @@ class Relay:
         self._to_tell = anyio.Event()
         self._unheard: dict[Subject | None, None] = {}
         self._to_hear = anyio.Event()
+        self._is_away = False
+        self._listening = anyio.Event()
+        self._may_have_missed = False
 
     def tell(self, *subject: str) -> None:
         """Tell the other processes soon that a subject changed. Never waits and never raises."""
         self._untold = _with(self._untold, subject)
         self._to_tell.set()
 
-    async def run(self) -> None:
-        """Tell and hear until cancelled; what is still untold then is told within a bounded time."""
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Tell and hear until cancelled; what is still untold then is told within a bounded time.
+
+        It has started when it hears, or when the bus was not there in time.
+        """
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._tell_all)
                 group.start_soon(self._hear_all)
                 group.start_soon(self._pass_on)
+                with anyio.move_on_after(BEGIN_WITHIN):
+                    await self._listening.wait()
+                self._may_have_missed = True
+                task_status.started()
         finally:
             with anyio.move_on_after(LAST_WORDS, shield=True):
                 await self._flush()
@@ -67,8 +85,9 @@ class Relay:
         while True:
             await self._to_tell.wait()
             self._to_tell = anyio.Event()
-            if not await self._flush():
-                await anyio.sleep(TELL_AGAIN_AFTER)
+            is_told = await self._flush()
+            await anyio.sleep(TOGETHER if is_told else TRY_AGAIN_AFTER)
+            if not is_told:
                 self._to_tell.set()
 
     async def _flush(self) -> bool:
@@ -76,38 +95,52 @@ class Relay:
         untold, self._untold = self._untold, {}
         if not untold:
             return True
+        is_told = False
         try:
             await self._bus.publish([self._message(subject) for subject in untold])
-        except Exception:
-            _log.warning("what changed cannot be told to the other processes now", exc_info=True)
-            for subject in untold:
-                self._untold = _with(self._untold, subject)
-            return False
-        return True
+            is_told = True
+        except Exception as error:
+            if not self._is_away:
+                _log.warning("what changed cannot be told to the other processes for now: %r", error)
+        finally:
+            self._is_away = not is_told
+            if not is_told:  # cancelled, perhaps, and then there are the last words
+                for subject in untold:
+                    self._untold = _with(self._untold, subject)
+        return is_told
 
     def _message(self, subject: Subject | None) -> str:
         def text(about: Subject | None) -> str:
-            return json.dumps([self._origin, self._topic, about], ensure_ascii=False, separators=(",", ":"))
+            return json.dumps([self._origin, self._topic, about], separators=(",", ":"))
 
-        message = text(subject)
-        return message if len(message.encode()) <= MESSAGE_LIMIT else text(None)
+        message = text(subject)  # in ASCII, so that any text of a client's goes through any engine
+        return message if len(message) <= MESSAGE_LIMIT else text(None)
 
     async def _hear_all(self) -> None:
-        async with aclosing(self._bus.listen()) as messages:
-            listening = False
-            async for message in messages:
-                if message is not None:
-                    self._note(message)
-                elif listening:  # the connection was lost in between, and nobody knows what was told meanwhile
-                    self._unheard = {None: None}
-                    self._to_hear.set()
-                else:
-                    listening = True
+        while True:
+            try:
+                async with aclosing(self._bus.listen()) as messages:
+                    async for message in messages:
+                        if message is None:
+                            self._begin()
+                        else:
+                            self._note(message)
+            except Exception:
+                _log.warning("what other processes tell is not heard for now", exc_info=True)
+            await anyio.sleep(TRY_AGAIN_AFTER)
+
+    def _begin(self) -> None:
+        """It hears from now on. What was told before, while it should have heard already, nobody knows."""
+        if self._may_have_missed:
+            self._unheard = {None: None}
+            self._to_hear.set()
+        self._may_have_missed = True
+        self._listening.set()
 
     def _note(self, message: str) -> None:
         try:
             origin, topic, about = json.loads(message)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return
         if origin == self._origin or topic != self._topic:
             return
@@ -126,6 +159,7 @@ class Relay:
                 )
             except Exception:
                 _log.exception("what changed in another process cannot be passed on")
+            await anyio.sleep(TOGETHER)
 
 
 def _with(subjects: dict[Subject | None, None], subject: Subject | None) -> dict[Subject | None, None]:

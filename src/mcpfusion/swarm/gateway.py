@@ -158,7 +158,7 @@ class SwarmGateway:
         self._relay: Relay | None = None
         self._changes: dict[str, None] = {}
         self._changed = anyio.Event()
-        self.on_changed: Callable[[str], Awaitable[None]] | None = None
+        self.on_changed: Callable[[str | None], Awaitable[None]] | None = None
         _check_namespaces(self.registry, separator)
         _warn_of_long_names(self.return_tool, *([self.dispatcher_tool] if dispatcher else ()))
 
@@ -321,6 +321,18 @@ class SwarmGateway:
             await self._end(found, route)
         self._conversations.forget(conversation)
 
+    async def answers(self, within: float) -> bool:
+        """Return whether the gateway is running, and its store answers within so many seconds. Never raises."""
+        if self._connections.connector is None or self._stores is None:
+            return False
+        try:
+            with anyio.fail_after(within):
+                await self._stores.routes.read_routes(self.name, "")
+        except Exception:
+            _log.debug("the store of the routes does not answer", exc_info=True)
+            return False
+        return True
+
     # Its life.
 
     async def __aenter__(self) -> "SwarmGateway":
@@ -351,7 +363,7 @@ class SwarmGateway:
                 group.start_soon(self._look_after)
                 if stores.bus is not None:
                     self._relay = Relay(stores.bus, f"routes:{self.name}", self._heard)
-                    group.start_soon(self._relay.run)
+                    await group.start(self._relay.run)
                 self._connections.connector = connector
                 ready.set()
                 await self._stop.wait()
@@ -408,16 +420,15 @@ class SwarmGateway:
     async def _heard(self, conversations: Sequence[tuple[str, ...]] | None) -> None:
         """Another replica changed conversations (None: nobody knows which): those that listen here are told."""
         known = [each.key for each in self._conversations]
-        keys = known if conversations is None else [key for (key,) in conversations]
-        for key in keys:
+        changed = None if conversations is None else [key for (key,) in conversations]
+        for key in known if changed is None else set(known) & set(changed):
             with suppress(HandoffError):
-                if self._conversations.get(key) is not None:
-                    await self._conversations.current(key)  # what is gone there is let go of here
+                await self._conversations.current(key)  # what is gone there is let go of here
         async with anyio.create_task_group() as group:
-            for key in keys:
+            for key in [None] if changed is None else changed:
                 group.start_soon(self._tell, key)
 
-    async def _tell(self, conversation: str) -> None:
+    async def _tell(self, conversation: str | None) -> None:
         if self.on_changed is not None:
             try:
                 await self.on_changed(conversation)

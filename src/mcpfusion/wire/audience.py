@@ -24,7 +24,7 @@ class Listener:
     """One stream that is told, and the menu it was last told or shown.
 
     Attributes:
-        menu: None while it is being worked out for the first time.
+        menu: None while it is being worked out for the first time, and after that failed.
         handles: What the session has named so far, the most recent last.
         looked: Number of the look at the store that the menu is from.
     """
@@ -91,25 +91,20 @@ class Audience:
 
     async def changed(self, workflows: Sequence[tuple[str, str]]) -> None:
         """Tell every listener whose menu is another one now that these workflows, by scope and handle, have moved."""
-        changed: list[Listener] = []
-        known: dict[str, Menu] = {}
-        look = next(self._looks)
-        for listener in self._affected(frozenset(workflows)):
-            try:
-                is_other = await self._look(listener, look, known)
-            except Exception:  # the step is committed; a listener that cannot be judged is told to look again
-                _log.warning("cannot work out a listener's menu", exc_info=True)
-                is_other = True
-            if is_other:
-                changed.append(listener)
-        await _tell_all(changed)
+        await _tell_all(await self._look_all(self._affected(frozenset(workflows))))
 
     async def heard(self, workflows: Sequence[tuple[str, ...]] | None) -> None:
         """Other processes moved these workflows, by scope and handle; None: nobody knows which, and all look."""
         if workflows is not None:
             await self.changed([(scope, handle) for scope, handle in workflows])
             return
-        await _tell_all([*self._sessions.values(), *self._streams])
+        listeners = [*self._sessions.values(), *self._streams]
+        await self._look_all(listeners)
+        await _tell_all(listeners)
+
+    async def refetch(self, scopes: Set[str]) -> None:
+        """Tell all listeners of these scopes to fetch their lists again: what they were shown was less than theirs."""
+        await _tell_all([each for each in [*self._sessions.values(), *self._streams] if each.scope in scopes])
 
     async def named(self, connection: int, handle: str) -> None:
         """Tell a session that named a workflow for the first time, when its menu shows more because of that.
@@ -142,6 +137,21 @@ class Audience:
                     yield listener
             elif identity.session_id is None or any((scope, handle) in workflows for handle in listener.handles):
                 yield listener
+
+    async def _look_all(self, listeners: Iterable[Listener]) -> list[Listener]:
+        """Note the listeners' menus; returns those whose menu is another one."""
+        changed: list[Listener] = []
+        known: dict[str, Menu] = {}
+        look = next(self._looks)
+        for listener in listeners:
+            try:
+                is_other = await self._look(listener, look, known)
+            except Exception:  # the step is committed; a listener that cannot be judged is told to look again
+                _log.warning("cannot work out a listener's menu", exc_info=True)
+                listener.menu, is_other = None, True
+            if is_other:
+                changed.append(listener)
+        return changed
 
     async def _look(self, listener: Listener, look: int, known: dict[str, Menu]) -> bool:
         """Note a listener's menu; returns whether it is another one. A look that began before the last noted one

@@ -267,9 +267,11 @@ class Handover:
 
         return leave
 
-    async def _tell(self, conversation: str) -> None:
+    async def _tell(self, conversation: str | None) -> None:
+        """Tell who listens to a conversation; None: to any."""
+        heard = self._listeners.values() if conversation is None else [self._listeners.get(conversation, set())]
         async with anyio.create_task_group() as group:
-            for send in list(self._listeners.get(conversation, ())):
+            for send in [send for senders in heard for send in senders]:
                 group.start_soon(_bounded, send)
 
 

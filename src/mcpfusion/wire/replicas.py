@@ -26,7 +26,7 @@ class Replicas:
             return
         relay = Relay(store, "menus", self._audience.heard)
         async with anyio.create_task_group() as group:
-            group.start_soon(relay.run)
+            await group.start(relay.run)
             self._relays.append(relay)
             try:
                 yield
