@@ -21,7 +21,7 @@ _PRUNED_AT_ONCE = 100
 _INFINITY = float("inf")
 
 _READ = """
-SELECT extract(epoch FROM clock_timestamp())::float8, found.version, found.record
+SELECT {now}, found.version, found.record
 FROM (VALUES (1)) AS one LEFT JOIN {s}.workflow AS found ON found.scope = $1 AND found.handle = $2
 """
 # One statement each: the record if the version is the expected one, and the step with it. A time that is not there
@@ -30,19 +30,25 @@ _INSERT = """
 INSERT INTO {s}.workflow (scope, handle, version, state, steps, doubtful_from, due, expires, record)
 VALUES ($1, $2, $3::bigint + 1, $4, $5::bigint,
     nullif($6::float8, 'infinity'), nullif($7::float8, 'infinity'), nullif($8::float8, 'infinity'), $9)
-ON CONFLICT DO NOTHING RETURNING version
+ON CONFLICT DO NOTHING RETURNING {now}
 """
 _UPDATE = """
 UPDATE {s}.workflow SET version = $3::bigint + 1, state = $4, steps = $5::bigint,
     doubtful_from = nullif($6::float8, 'infinity'), due = nullif($7::float8, 'infinity'),
     expires = nullif($8::float8, 'infinity'), record = $9
-WHERE scope = $1 AND handle = $2 AND version = $3::bigint RETURNING version
+WHERE scope = $1 AND handle = $2 AND version = $3::bigint RETURNING {now}
 """
-_STEP = "INSERT INTO {s}.step (scope, handle, version, record) SELECT $1, $2, version, $10 FROM won"
-_TRIM = """
-DELETE FROM {s}.step WHERE scope = $1 AND handle = $2 AND EXISTS (SELECT FROM won) AND version <= (
-    SELECT version FROM {s}.step WHERE scope = $1 AND handle = $2 ORDER BY version DESC OFFSET $11::bigint LIMIT 1
+_STEP = """
+WITH won AS ({change})
+INSERT INTO {s}.step (scope, handle, version, record) SELECT $1, $2, version, $10 FROM won RETURNING {now}
+"""
+_STEP_AND_TRIM = """
+WITH won AS ({change}), trimmed AS (
+    DELETE FROM {s}.step WHERE scope = $1 AND handle = $2 AND EXISTS (SELECT FROM won) AND version <= (
+        SELECT version FROM {s}.step WHERE scope = $1 AND handle = $2 ORDER BY version DESC OFFSET $11::bigint LIMIT 1
+    )
 )
+INSERT INTO {s}.step (scope, handle, version, record) SELECT $1, $2, version, $10 FROM won RETURNING {now}
 """
 # A skip-scan: one look-up in the index per distinct state. SELECT DISTINCT would read every workflow.
 _STATES_IN_USE = """
@@ -80,12 +86,17 @@ SELECT count(*) FROM gone
 """
 
 
-_Write = tuple[bool, Literal["plain", "step", "trim"]]
+_Kind = Literal["plain", "step", "trim"]
 
 
-def _writing(change: str, *more: str) -> str:
-    parts = ", ".join([f"won AS ({change})", *(f"then_{number} AS ({each})" for number, each in enumerate(more))])
-    return f"WITH {parts} SELECT extract(epoch FROM clock_timestamp())::float8, EXISTS (SELECT FROM won)"  # noqa: S608 - constants
+def _writes(change: str) -> dict[_Kind, str]:
+    """Return the statements that make the change alone, with a step, and with a step where old ones go."""
+    inner = change.replace("RETURNING {now}", "RETURNING version")
+    return {
+        "plain": change,
+        "step": _STEP.replace("{change}", inner),
+        "trim": _STEP_AND_TRIM.replace("{change}", inner),
+    }
 
 
 class PostgresStore:
@@ -102,11 +113,11 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self.server = PostgresServer(url)
         self._bus = PostgresBus(self.server)
-        self._writes: dict[_Write, str] = {}
-        for follows, change in ((False, _INSERT), (True, _UPDATE)):
-            self._writes[follows, "plain"] = self.server.sql(_writing(change))
-            self._writes[follows, "step"] = self.server.sql(_writing(change, _STEP))
-            self._writes[follows, "trim"] = self.server.sql(_writing(change, _STEP, _TRIM))
+        self._writes: dict[tuple[bool, _Kind], str] = {
+            (follows, kind): self.server.sql(text)
+            for follows, change in ((False, _INSERT), (True, _UPDATE))
+            for kind, text in _writes(change).items()
+        }
 
     def now(self) -> float:
         """See `EngineClock.now`."""
@@ -125,16 +136,17 @@ class PostgresStore:
         """
         check_write(workflow, expected_version, step)
         values = _values(workflow, expected_version)
-        kind: Literal["plain", "step", "trim"] = "plain"
+        kind: _Kind = "plain"
         if step is not None:
             values.append(encode_step(step))
             kind = "step"
             if workflow.steps > HISTORY_LIMIT and workflow.steps % _TRIM_EVERY == 0:
                 values.append(HISTORY_LIMIT)
                 kind = "trim"
-        ((told, won),) = await self.server.run(self._writes[expected_version > 0, kind], *values)
-        self.server.tell_time(told)
-        return won
+        rows = await self.server.run(self._writes[expected_version > 0, kind], *values)
+        if rows:
+            self.server.tell_time(rows[0][0])
+        return bool(rows)
 
     async def states_in_use(self, scope: str) -> Sequence[str]:
         """See `VersionedFsmStateStore.states_in_use`."""

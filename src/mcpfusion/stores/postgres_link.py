@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from psycopg import AsyncConnection, AsyncRawCursor, Notify
-from psycopg.pq import ConnStatus
+from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.pq.abc import PGresult
 
 from .postgres_errors import failure
 
@@ -74,7 +75,7 @@ class Link:
         """
         with self._limited(seconds):
             cursor = await self._connection.execute(statement.encode(), values, binary=True)
-            return await cursor.fetchall() if cursor.description is not None else []
+            return await cursor.fetchall() if _has_rows(cursor.pgresult) else []
 
     async def run_script(self, text: str, seconds: float) -> None:
         """Carry out several statements. Raises as `execute` does."""
@@ -116,3 +117,7 @@ class Link:
         # libpq reads the end of the stream next, and fails. Its file descriptor stays its own to close.
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.pgconn.socket)) as other:
             other.shutdown(socket.SHUT_RDWR)
+
+
+def _has_rows(result: PGresult | None) -> bool:
+    return result is not None and result.status == ExecStatus.TUPLES_OK

@@ -8,8 +8,7 @@ event loop of the process has connections of its own.
 import os
 import time
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 from weakref import finalize, ref
 
@@ -28,12 +27,13 @@ LIMIT = 5.0
 """Seconds that an operation may take, waiting for a connection included."""
 
 _LOOK_AGAIN = 0.02
+_NOW = "extract(epoch FROM clock_timestamp())::float8"
 
 # One round trip makes a connection ready. A pooler tells another process id than the backend's own; its backends
 # are shared, so that settings would be everybody's. The settings: no statement outlives its caller for long; a
 # write is durable when it returns, and meets a newer version as a version that is not the expected one.
 _HELLO = """
-SELECT extract(epoch FROM clock_timestamp())::float8,
+SELECT {now},
     pg_backend_pid() = $1::int4,
     (SELECT version FROM {s}.mcpfusion),
     CASE WHEN pg_backend_pid() = $1::int4 THEN
@@ -91,8 +91,8 @@ class PostgresServer:
         finalize(self, _close_lanes, self._lanes)
 
     def sql(self, text: str) -> str:
-        """Return a statement with the schema's name put in for `{s}`."""
-        return text.replace("{s}", self.url.quoted_schema)
+        """Return a statement with the schema put in for `{s}`, and what tells the server's time for `{now}`."""
+        return text.replace("{s}", self.url.quoted_schema).replace("{now}", _NOW)
 
     def now(self) -> float:
         """Return the server's time; see `EngineClock.now`."""
@@ -153,25 +153,21 @@ class PostgresServer:
         _close_lanes(self._lanes)
 
     async def _run(self, statement: str, values: Sequence[Any], deadline: float) -> list[Row]:
-        rows: list[Row] = []
-        async with self._link(deadline) as link:
-            # Bounded by the time limit inside.
-            with anyio.CancelScope(shield=True):
-                rows = await link.execute(statement, values, deadline - anyio.current_time())
-        return rows
-
-    @asynccontextmanager
-    async def _link(self, deadline: float) -> AsyncGenerator[Link]:
         lane = self._lane()
-        with anyio.fail_after(deadline - anyio.current_time()):
-            await lane.slots.acquire()
-        link: Link | None = None
         try:
+            lane.slots.acquire_nowait()
+        except anyio.WouldBlock:
             with anyio.fail_after(deadline - anyio.current_time()):
-                link = await self._take(lane, deadline)
+                await lane.slots.acquire()
+        link: Link | None = None
+        rows: list[Row] = []
+        try:
+            link = self._idle(lane) or await self._wait_for_link(lane, deadline)
             lane.busy += 1
             try:
-                yield link
+                # Bounded by the time limit inside.
+                with anyio.CancelScope(shield=True):
+                    rows = await link.execute(statement, values, deadline - anyio.current_time())
             finally:
                 lane.busy -= 1
         except BaseException as error:
@@ -181,27 +177,34 @@ class PostgresServer:
             if isinstance(error, OperationalError | ReadOnlySqlTransaction | StoreError):
                 self._generation += 1
             raise
-        else:
-            lane.idle.append(link)
-            if self.closed:
-                lane.close_idle()
         finally:
             lane.slots.release()
+        lane.idle.append(link)
+        if self.closed:
+            lane.close_idle()
+        return rows
 
-    async def _take(self, lane: _Lane, deadline: float) -> Link:
-        while True:
-            while lane.idle:
-                link = lane.idle.pop()
-                if link.generation == self._generation and link.is_quiet():
+    def _idle(self, lane: _Lane) -> Link | None:
+        while lane.idle:
+            link = lane.idle.pop()
+            if link.generation == self._generation and link.is_quiet():
+                return link
+            link.close()
+        return None
+
+    async def _wait_for_link(self, lane: _Lane, deadline: float) -> Link:
+        with anyio.fail_after(deadline - anyio.current_time()):
+            while True:
+                try:
+                    return await self._connect(deadline)
+                except OperationalError as error:
+                    # The server has no more for us: we make do with those we have.
+                    if not (is_full(error) and lane.busy):
+                        raise
+                await anyio.sleep(_LOOK_AGAIN)
+                if link := self._idle(lane):
                     return link
-                link.close()
-            try:
-                return await self._connect(deadline)
-            except OperationalError as error:
-                # The server has no more for us: we make do with those we have.
-                if not (is_full(error) and lane.busy):
-                    raise
-            await anyio.sleep(_LOOK_AGAIN)
+        raise TimeoutError
 
     async def _connect(self, deadline: float) -> Link:
         link = await Link.connect(self.url.parameters, self._generation)

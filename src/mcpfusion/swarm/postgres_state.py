@@ -49,7 +49,8 @@ ON CONFLICT (key) DO UPDATE SET version = 1, record = excluded.record, expires =
 WHERE route.expires <= clock_timestamp() RETURNING 1
 """
 _NEXT_ROUTES = """
-UPDATE {s}.route SET version = version + 1, record = $2, expires = clock_timestamp() + make_interval(secs => $3::float8)
+UPDATE {s}.route
+SET version = version + 1, record = $2, expires = clock_timestamp() + make_interval(secs => $3::float8)
 WHERE key = $1 AND version = $4::bigint AND expires > clock_timestamp() RETURNING 1
 """
 _NO_ROUTES = "SELECT WHERE NOT EXISTS (SELECT FROM {s}.route WHERE key = $1 AND expires > clock_timestamp())"
@@ -57,7 +58,8 @@ _REMOVE_ROUTES = """
 DELETE FROM {s}.route WHERE key = $1 AND version = $2::bigint AND expires > clock_timestamp() RETURNING 1
 """
 _KEEP_ROUTES = """
-UPDATE {s}.route SET expires = clock_timestamp() + make_interval(secs => $2::float8) WHERE key = $1 AND expires > clock_timestamp()
+UPDATE {s}.route SET expires = clock_timestamp() + make_interval(secs => $2::float8)
+WHERE key = $1 AND expires > clock_timestamp()
 """
 _TAKE_PLACE = "SELECT {s}.take_place($1, $2, $3, $4::bigint, $5::bigint, $6::float8)"
 _KEEP_PLACE = """
