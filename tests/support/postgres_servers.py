@@ -132,6 +132,18 @@ class PostgresProcess:
         """Undo `pause`."""
         self._signal(signal.SIGCONT)
 
+    def ensure_running(self) -> None:
+        """Start it again if a test that failed left it ended or paused."""
+        if self._process is None:
+            self.start()
+        self.go_on()
+
+    def require_password(self, user: str) -> None:
+        """Ask the user for a password from now on."""
+        rules = self.data / "pg_hba.conf"
+        rules.write_text(f"host all {user} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        self.execute("SELECT pg_reload_conf()")
+
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
         """Carry out statements as the superuser, and return the last one's rows."""
         with psycopg.connect(self.url(), autocommit=True) as connection:
@@ -144,9 +156,13 @@ class PostgresProcess:
         query = "?" + "&".join(parameters) if parameters else ""
         return f"postgresql://{user}@127.0.0.1:{self.port}/postgres{query}"
 
+    def new_schema_url(self, *parameters: str) -> str:
+        """Return a URL with a schema of its own, which is not there yet."""
+        return self.url(f"mcpfusion_schema=test_{uuid.uuid4().hex[:12]}", *parameters)
+
     def schema_url(self, *parameters: str) -> str:
-        """Return a URL with a schema that is new and ready for use."""
-        url = self.url(f"mcpfusion_schema=test_{uuid.uuid4().hex[:12]}", *parameters)
+        """Return a URL with a schema that is new and ready for use. Not for use in an event loop."""
+        url = self.new_schema_url(*parameters)
         anyio.run(postgres_schema.initialise, PostgresUrl(url))
         return url
 

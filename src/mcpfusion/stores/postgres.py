@@ -16,7 +16,7 @@ HISTORY_LIMIT = 10_000
 """Steps of one workflow that are kept at least; older ones go from time to time."""
 
 _TRIM_EVERY = 1000
-_PRUNED_AT_ONCE = 100
+_PRUNED_AT_ONCE = 20
 
 _INFINITY = float("inf")
 

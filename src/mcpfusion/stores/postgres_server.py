@@ -26,6 +26,12 @@ from .protocol import StoreError
 LIMIT = 5.0
 """Seconds that an operation may take, waiting for a connection included."""
 
+STATEMENT_LIMIT = 2.0
+"""Seconds after which the server gives a statement up, so that it does not happen later, when nobody waits for it."""
+
+_GRACE = 0.5
+"""Seconds in which the server says so; then it has stopped answering."""
+
 _LOOK_AGAIN = 0.02
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 
@@ -53,7 +59,7 @@ class _Lane:
         self.process = os.getpid()
         self.slots = anyio.Semaphore(size, fast_acquire=True)
         self.idle: list[Link] = []
-        self.busy = 0
+        self.open = 0
 
     @property
     def is_over(self) -> bool:
@@ -61,12 +67,17 @@ class _Lane:
         loop = self._loop()
         return loop is None or loop.is_closed()
 
+    def close(self, link: Link) -> None:
+        """Close one of its connections."""
+        self.open -= 1
+        link.close()
+
     def close_idle(self) -> None:
         """Close what nobody uses."""
         # What was opened before a fork is the parent's.
         if os.getpid() == self.process:
             while self.idle:
-                self.idle.pop().close()
+                self.close(self.idle.pop())
 
 
 class PostgresServer:
@@ -118,7 +129,7 @@ class PostgresServer:
         Raises:
             StoreError: It failed. Unless it is repeatable it may have been carried out all the same.
         """
-        deadline = anyio.current_time() + LIMIT
+        deadline = anyio.current_time() + LIMIT - STATEMENT_LIMIT - _GRACE
         try:
             try:
                 return await self._run(statement, values, deadline)
@@ -163,19 +174,15 @@ class PostgresServer:
         rows: list[Row] = []
         try:
             link = self._idle(lane) or await self._wait_for_link(lane, deadline)
-            lane.busy += 1
-            try:
-                # Bounded by the time limit inside.
-                with anyio.CancelScope(shield=True):
-                    rows = await link.execute(statement, values, deadline - anyio.current_time())
-            finally:
-                lane.busy -= 1
+            # Bounded by the time limit inside.
+            with anyio.CancelScope(shield=True):
+                rows = await link.execute(statement, values, STATEMENT_LIMIT + _GRACE)
         except BaseException as error:
             if link is not None:
-                link.close()
-            # What befell one connection has likely befallen those that wait as well.
-            if isinstance(error, OperationalError | ReadOnlySqlTransaction | StoreError):
-                self._generation += 1
+                lane.close(link)
+                # What befell one connection has likely befallen those that wait as well.
+                if isinstance(error, OperationalError | ReadOnlySqlTransaction | StoreError):
+                    self._generation += 1
             raise
         finally:
             lane.slots.release()
@@ -189,27 +196,30 @@ class PostgresServer:
             link = lane.idle.pop()
             if link.generation == self._generation and link.is_quiet():
                 return link
-            link.close()
+            lane.close(link)
         return None
 
     async def _wait_for_link(self, lane: _Lane, deadline: float) -> Link:
         with anyio.fail_after(deadline - anyio.current_time()):
             while True:
                 try:
-                    return await self._connect(deadline)
+                    link = await self._connect(deadline)
                 except OperationalError as error:
                     # The server has no more for us: we make do with those we have.
-                    if not (is_full(error) and lane.busy):
+                    if not (is_full(error) and lane.open):
                         raise
-                await anyio.sleep(_LOOK_AGAIN)
-                if link := self._idle(lane):
+                else:
+                    lane.open += 1
                     return link
+                if waiting := self._idle(lane):
+                    return waiting
+                await anyio.sleep(_LOOK_AGAIN)
         raise TimeoutError
 
     async def _connect(self, deadline: float) -> Link:
         link = await Link.connect(self.url.parameters, self._generation)
         try:
-            values = (link.backend, str(int(LIMIT * 1000)))
+            values = (link.backend, str(int(STATEMENT_LIMIT * 1000)))
             rows: list[Row] = []
             with anyio.CancelScope(shield=True):
                 rows = await link.execute(self._hello, values, deadline - anyio.current_time())

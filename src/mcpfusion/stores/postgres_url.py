@@ -17,7 +17,7 @@ _OWN = "mcpfusion_"
 
 _DEFAULTS: dict[str, Any] = {
     "fallback_application_name": "mcpfusion",
-    # Per host: with two or three hosts in the URL the last one still has its turn within an operation's time.
+    # Per host, so that after one that hangs the next still has its turn within an operation's time.
     "connect_timeout": 2,
     # A server that vanished without a word is noticed within seconds, not hours.
     "keepalives_idle": 5,
