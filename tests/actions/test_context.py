@@ -410,7 +410,13 @@ async def test_what_a_context_knows() -> None:
 
 async def test_what_a_context_does_not_know() -> None:
     ctx = Context(tool="a.b")
-    assert (ctx.workflow, ctx.principal, ctx.session_id, ctx.lifespan, ctx.request_id) == (None,) * 5
+    assert (ctx.principal, ctx.session_id, ctx.lifespan, ctx.request_id) == (None,) * 4
+    assert not ctx.has_workflow
+    with pytest.raises(RuntimeError, match=r"'a\.b' is not bound to states.*has_workflow"):
+        _ = ctx.workflow
+    assert not ctx.has_handoff
+    with pytest.raises(RuntimeError, match=r"'a\.b' carries no verified delegation.*has_handoff"):
+        _ = ctx.handoff
     assert (dict(ctx.headers), dict(ctx.meta)) == ({}, {})
 
 

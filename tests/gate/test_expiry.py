@@ -39,13 +39,12 @@ class Shop:
 
     store: Any
     now: float = START
-    keys: list[str | None] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
 
     def server(self, machine: dict[str, Any] = ORDER, **options: Any) -> Any:
         f = Fusion("orders", version="1.0.0")
 
         def note(ctx: Context) -> str:
-            assert ctx.workflow is not None
             self.keys.append(ctx.workflow.idempotency_key)
             return ctx.workflow.state
 

@@ -50,7 +50,6 @@ def specialist(name: str = "finance", *, secret: Any = SECRET, store: str | None
 
     @f.action("pay.size").describe("The size of the carried state").handle
     async def size(ctx: Context) -> int:
-        assert ctx.handoff is not None
         return len((ctx.handoff.state or {}).get("blob", ""))
 
     @f.action("pay.count").describe("Report progress").handle
@@ -66,7 +65,7 @@ def specialist(name: str = "finance", *, secret: Any = SECRET, store: str | None
 
 
 def seen(ctx: Context) -> dict[str, Any]:
-    if ctx.handoff is None:
+    if not ctx.has_handoff:
         return {"handoff": None}
     h = ctx.handoff
     return {"state": h.state, "scope": h.scope, "tid": h.tid, "traceparent": h.traceparent, "issuer": h.issuer}

@@ -24,14 +24,14 @@ class WorkflowView:
     Attributes:
         handle: Names the workflow.
         state: Its state in canonical text: the name, or compact JSON for a nested state value.
-        idempotency_key: The same for every attempt at this step, to hand to a payment provider; None when the
-            call does not move the workflow.
+        idempotency_key: The same for every attempt at this step, to hand to a payment provider; empty when the
+            call does not move the workflow, which has no step then.
         value: The machine's state value: a name or a nested dict.
     """
 
     handle: str
     state: str
-    idempotency_key: str | None = None
+    idempotency_key: str = ""
     value: Any = None
 
 
@@ -42,7 +42,7 @@ class HandoffView(Protocol):
         issuer: The gateway.
         scope: The specialist that the call is meant for: this server.
         tid: The handoff's id, the same for all its calls.
-        state: What the gateway carried over, or None.
+        state: What the gateway carried over, a JSON object; None when it carried nothing.
         traceparent: The trace that the call belongs to (W3C Trace Context), or None.
     """
 
@@ -53,7 +53,7 @@ class HandoffView(Protocol):
     @property
     def tid(self) -> str: ...
     @property
-    def state(self) -> Mapping[str, Any] | None: ...
+    def state(self) -> Any: ...
     @property
     def traceparent(self) -> str | None: ...
 
@@ -64,18 +64,16 @@ class Context:
     Attributes:
         tool: The tool's name on the wire.
         request_id: The id of the request.
-        workflow: Where the workflow stands, or None when the tool is not bound to states.
         headers: The HTTP headers of the request with lower-case names; empty over stdio.
         principal: Who is authenticated, or None.
         session_id: The session of a handshake-era client, or None.
         lifespan: What the server's lifespan gave.
         meta: The request's `_meta`.
-        handoff: What the gateway that sent the call delegates, where clearance was demanded; else None.
     """
 
     __slots__ = (
-        "_answers", "_asked", "_can_elicit", "_progress", "_send_progress", "handoff", "headers", "lifespan", "meta",
-        "principal", "request_id", "session_id", "tool", "workflow",
+        "_answers", "_asked", "_can_elicit", "_handoff", "_progress", "_send_progress", "_workflow", "headers",
+        "lifespan", "meta", "principal", "request_id", "session_id", "tool",
     )  # fmt: skip
 
     def __init__(
@@ -96,13 +94,13 @@ class Context:
     ) -> None:
         self.tool = tool
         self.request_id = request_id
-        self.workflow = workflow
+        self._workflow = workflow
         self.headers: Mapping[str, str] = {k.lower(): v for k, v in headers.items()} if headers else _NOTHING
         self.principal = principal
         self.session_id = session_id
         self.lifespan = lifespan
         self.meta = meta
-        self.handoff = handoff
+        self._handoff = handoff
         self._answers = answers
         self._can_elicit = can_elicit
         self._send_progress = send_progress
@@ -126,7 +124,7 @@ class Context:
         return Context(
             tool=self.tool,
             request_id=self.request_id,
-            workflow=self.workflow if workflow is None else workflow,
+            workflow=self._workflow if workflow is None else workflow,
             headers=self.headers,
             principal=self.principal,
             session_id=self.session_id,
@@ -135,8 +133,40 @@ class Context:
             answers=self._answers if answers is None else answers,
             can_elicit=self._can_elicit,
             send_progress=self._send_progress,
-            handoff=self.handoff if handoff is None else handoff,
+            handoff=self._handoff if handoff is None else handoff,
         )
+
+    @property
+    def workflow(self) -> WorkflowView:
+        """Where the workflow of this call stands.
+
+        Raises:
+            RuntimeError: The tool is not bound to states; `has_workflow` tells.
+        """
+        if self._workflow is None:
+            raise RuntimeError(f"{self.tool!r} is not bound to states, so that there is no workflow: ask has_workflow")
+        return self._workflow
+
+    @property
+    def has_workflow(self) -> bool:
+        """Whether the tool is bound to states, so that there is a workflow."""
+        return self._workflow is not None
+
+    @property
+    def handoff(self) -> HandoffView:
+        """What the gateway that sent the call delegates.
+
+        Raises:
+            RuntimeError: The server demands no clearance (`require_gateway_clearance`); `has_handoff` tells.
+        """
+        if self._handoff is None:
+            raise RuntimeError(f"the call of {self.tool!r} carries no verified delegation: ask has_handoff")
+        return self._handoff
+
+    @property
+    def has_handoff(self) -> bool:
+        """Whether a gateway sent the call, with a delegation that was verified."""
+        return self._handoff is not None
 
     @property
     def logger(self) -> logging.Logger:

@@ -112,9 +112,7 @@ async def reject(id: str) -> dict[str, str]:
     .handle
 )
 async def discharge(id: str, ctx: Context) -> dict[str, str]:
-    workflow = ctx.workflow
-    assert workflow is not None
-    await ctx.lifespan.pay(id, workflow.idempotency_key)
+    await ctx.lifespan.pay(id, ctx.workflow.idempotency_key)
     return {"id": id, "status": "paid"}
 
 

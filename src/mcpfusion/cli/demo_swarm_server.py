@@ -38,8 +38,7 @@ def finance() -> Any:
 
     @f.action("invoice.refund").describe("Refund an invoice").handle
     async def refund(id: str, ctx: Context) -> dict[str, Any]:
-        delegated = ctx.handoff
-        return {"id": id, "refunded": True, "intent": (delegated.state or {}).get("intent") if delegated else None}
+        return {"id": id, "refunded": True, "intent": ctx.handoff.state["intent"]}
 
     @f.action("invoice.audit").describe("Have an invoice audited").handle
     async def audit(id: str) -> Any:
@@ -56,8 +55,7 @@ def audit() -> Any:
 
     @f.query("ledger.check").describe("Check the ledger").handle
     async def check(ctx: Context) -> dict[str, Any]:
-        delegated = ctx.handoff
-        return {"invoice": (delegated.state or {}).get("invoice") if delegated else None, "balanced": True}
+        return {"invoice": ctx.handoff.state["invoice"], "balanced": True}
 
     return f.server(middleware=[require_gateway_clearance(os.environ[SECRET], scope="audit")])
 

@@ -330,7 +330,7 @@ class Passages:
         return WorkflowView(
             handle=ticket.handle,
             state=snapshot.state,
-            idempotency_key=claim.idempotency_key if claim else None,
+            idempotency_key=claim.idempotency_key if claim else "",
             value=snapshot.value,
         )
 

@@ -285,7 +285,8 @@ async def _bounded(send: Send) -> None:
 
 def delegation_of(context: Context) -> Delegation | None:
     """Return the verified delegation of a call."""
-    return context.handoff if isinstance(context.handoff, Delegation) else None
+    handoff = context.handoff if context.has_handoff else None
+    return handoff if isinstance(handoff, Delegation) else None
 
 
 def traceparent_of(context: Context) -> str | None:
