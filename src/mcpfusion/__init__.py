@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mcpfusion.stores.protocol import FsmSnapshot, FsmStateStore, VersionedFsmStateStore
     from mcpfusion.swarm.handoffs import handoff
     from mcpfusion.wire.gating import gate_server
+    from mcpfusion.wire.health import health_routes
 
 _HOMES = {
     "Action": "actions.action",
@@ -50,6 +51,7 @@ _HOMES = {
     "WorkflowView": "actions.context",
     "gate_server": "wire.gating",
     "handoff": "swarm.handoffs",
+    "health_routes": "wire.health",
 }
 
 __all__ = [
@@ -80,6 +82,7 @@ __all__ = [
     "__version__",
     "gate_server",
     "handoff",
+    "health_routes",
 ]
 
 

@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 STORE_TIMEOUT = 15.0
 """Seconds a single operation of the store may take."""
 
+PROBE_HANDLE = "io.mcpfusion/ready"
+"""A handle that no workflow has: reading it tells whether the store is there."""
+
 COMMIT_ATTEMPTS = 3
 CATCH_UP_LIMIT = 1000
 """Overdue timers that one load lets go off; the next load goes on from there."""
@@ -199,6 +202,16 @@ class Workflows:
             with contextlib.suppress(UnknownStateError):
                 found.append(self._machine.restore_state(state))
         return found
+
+    async def answers(self, within: float) -> bool:
+        """Return whether the store answers within so many seconds. Never raises."""
+        try:
+            with anyio.fail_after(within):
+                await self.store.read("", PROBE_HANDLE)
+        except Exception:
+            _log.debug("the store does not answer", exc_info=True)
+            return False
+        return True
 
     async def catch_up(self, now: float, limit: int = 1000) -> float | None:
         """Bring up to date whatever has a timer due at `now`; return when the next one is due, or None.

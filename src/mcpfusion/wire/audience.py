@@ -103,7 +103,7 @@ class Audience:
         await _tell_all(listeners)
 
     async def refetch(self, scopes: Set[str]) -> None:
-        """Tell all listeners of these scopes to fetch their lists again: what they were shown was less than theirs."""
+        """Tell all listeners of these scopes to fetch their lists again: they were shown less than there is."""
         await _tell_all([each for each in [*self._sessions.values(), *self._streams] if each.scope in scopes])
 
     async def named(self, connection: int, handle: str) -> None:
