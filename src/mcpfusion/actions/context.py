@@ -144,7 +144,7 @@ class Context:
             RuntimeError: The tool is not bound to states; `has_workflow` tells.
         """
         if self._workflow is None:
-            raise RuntimeError(f"{self.tool!r} is not bound to states, so that there is no workflow: ask has_workflow")
+            raise RuntimeError(f"{self.tool!r} is not bound to states, so there is no workflow: ask has_workflow")
         return self._workflow
 
     @property
