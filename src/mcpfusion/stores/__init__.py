@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .keyvalue import KeyValueFsmStateStore
     from .memory import InMemoryFsmStateStore, MemoryStore
     from .postgres import PostgresStore
+    from .redis import RedisStore
     from .sqlite import SqliteStore
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "MemoryStore",
     "Outcome",
     "PostgresStore",
+    "RedisStore",
     "SqliteStore",
     "Step",
     "StoreError",
@@ -47,6 +49,7 @@ _ENGINES = {
     "KeyValueFsmStateStore": ".keyvalue",
     "MemoryStore": ".memory",
     "PostgresStore": ".postgres",
+    "RedisStore": ".redis",
     "SqliteStore": ".sqlite",
 }
 

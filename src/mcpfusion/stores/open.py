@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from .protocol import VersionedFsmStateStore
-from .urls import check_memory, opener_for, sqlite_path
+from .urls import REDIS_SCHEMES, check_memory, opener_for, sqlite_path
 
 
 def open_store(url: str, *, create: bool = True) -> VersionedFsmStateStore:
@@ -40,9 +40,16 @@ def _open_postgres(url: str, create: bool) -> VersionedFsmStateStore:
     return PostgresStore(url)
 
 
+def _open_redis(url: str, create: bool) -> VersionedFsmStateStore:
+    from .redis import RedisStore
+
+    return RedisStore(url)
+
+
 _OPENERS: dict[str, Callable[[str, bool], VersionedFsmStateStore]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,
+    **dict.fromkeys(REDIS_SCHEMES, _open_redis),
 }

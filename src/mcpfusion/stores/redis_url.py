@@ -66,7 +66,9 @@ class RedisUrl:
         scheme, _, rest = url.partition("://")
         named = _SCHEME.fullmatch(scheme)
         if named is None:
-            raise ValueError("expected a URL of redis://, redis+sentinel:// or redis+cluster://, or rediss:// for TLS")
+            raise ValueError(
+                "expected a URL of redis://, redis+sentinel:// or redis+cluster://, or rediss:// for TLS"
+            )
         self.kind: Kind = named["kind"].lower() if named["kind"] else "single"
         place, _, query = rest.partition("?")
         credentials, _, place = place.rpartition("@")
@@ -79,7 +81,9 @@ class RedisUrl:
         self.pool_size = self._count(options, "max_connections", DEFAULT_POOL_SIZE, 1, 1000)
         sentinel = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
         self._class: type[Connection] = options.pop("connection_class", Connection)
-        unknown = next((name for name in options if name not in ("username", "password") and not self._known(name)), "")
+        unknown = next(
+            (name for name in options if name not in ("username", "password") and not self._known(name)), ""
+        )
         if unknown:
             raise ValueError(f"a {scheme.lower()} URL has no option {unknown!r}")
         self._options_of_server = {**options, **_FIXED, "db": self.database}

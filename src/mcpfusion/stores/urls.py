@@ -7,8 +7,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SUPPORTED = (
-    "supported are memory:// (ends with the process), sqlite:///relative.db, sqlite:////absolute/path.db and "
-    "postgresql://user@host/database"
+    "supported are memory:// (ends with the process), sqlite:///relative.db, sqlite:////absolute/path.db, "
+    "postgresql://user@host/database and redis://host:port/0"
+)
+
+REDIS_SCHEMES = tuple(
+    f"{engine}{tls}{kind}"
+    for engine in ("redis", "valkey")
+    for tls in ("", "s")
+    for kind in ("", "+sentinel", "+cluster")
 )
 
 
