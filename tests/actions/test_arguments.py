@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, EmailStr, Field, HttpUrl
 from typing_extensions import TypedDict
 
 from mcpfusion.actions import ArgumentsError, Signature, ToolError
+from tests.support.ids import case_name
 
 
 class Color(enum.Enum):
@@ -132,7 +133,7 @@ def test_the_message_has_a_line_for_each_bad_field_and_the_data_the_same() -> No
         (Annotated[int, Field(multiple_of=5)], 7, "expected a multiple of 5; got the number 7"),
         (Annotated[int, AfterValidator(even)], 7, "expected 7 is odd; got the number 7"),
     ],
-    ids=str,
+    ids=case_name,
 )
 def test_what_was_expected_and_what_was_given(annotation: Any, value: Any, line: str) -> None:
     def fn(x: Any) -> None: ...

@@ -8,6 +8,7 @@ import pytest
 from mcpfusion.actions import Action, ActionBuilder, ActionKeywords, BindingSpec, RegistrationError
 from mcpfusion.actions.middleware import Call, CallNext
 from mcpfusion.actions.results import ToolResult
+from tests.support.ids import case_name
 
 
 def build(name: str = "invoice.view", kind: Any = "action", **keywords: Any) -> Action:
@@ -61,7 +62,7 @@ def plain(action: Action) -> dict[str, Any]:
     return {f.name: getattr(action, f.name) for f in dataclasses.fields(action) if f.name != "signature"}
 
 
-@pytest.mark.parametrize(("keywords", "chain"), SPELLINGS, ids=[str(k) for k, _ in SPELLINGS])
+@pytest.mark.parametrize(("keywords", "chain"), SPELLINGS, ids=[case_name(k) for k, _ in SPELLINGS])
 def test_a_keyword_says_what_the_method_of_its_name_says(keywords: dict[str, Any], chain: Any) -> None:
     chained = chain(ActionBuilder("action", "invoice.view")).handle(view)
     assert plain(build(**keywords)) == plain(chained)
@@ -297,7 +298,7 @@ def test_names_that_are_refused(name: Any) -> None:
         ({"_with_slot": 1}, "there is no keyword '_with_slot'"),
         ({"zzz": 1}, "there is no keyword 'zzz'$"),
     ],
-    ids=str,
+    ids=case_name,
 )
 def test_what_cannot_be_right_is_refused_with_action_and_argument(keywords: dict[str, Any], says: str) -> None:
     with pytest.raises(RegistrationError, match=says) as refused:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, computed_field, fi
 from typing_extensions import TypeAliasType, TypedDict
 
 from mcpfusion.actions import RegistrationError, ResultError, Signature, ToolResult
+from tests.support.ids import case_name
 
 
 class Color(enum.Enum):
@@ -162,11 +163,7 @@ VALUES = [
 ]
 
 
-def _ids(case: Any) -> str:
-    return str(case)
-
-
-@pytest.mark.parametrize(("annotation", "value", "expected"), OBJECTS, ids=_ids)
+@pytest.mark.parametrize(("annotation", "value", "expected"), OBJECTS, ids=case_name)
 def test_objects_are_structured_content_with_a_schema(annotation: Any, value: Any, expected: Any) -> None:
     read = signature(annotation)
     assert read.output_schema is not None
@@ -177,7 +174,7 @@ def test_objects_are_structured_content_with_a_schema(annotation: Any, value: An
     jsonschema.validate(result.structured, read.output_schema, cls=jsonschema.Draft202012Validator)
 
 
-@pytest.mark.parametrize(("annotation", "value", "expected"), VALUES, ids=_ids)
+@pytest.mark.parametrize(("annotation", "value", "expected"), VALUES, ids=case_name)
 def test_other_values_are_wrapped_as_result(annotation: Any, value: Any, expected: Any) -> None:
     read = signature(annotation)
     assert read.output_schema is not None
@@ -279,7 +276,7 @@ def test_a_models_own_type_field_is_data_when_it_is_promised() -> None:
         (datetime.date(2024, 1, 2), {"result": "2024-01-02"}),
         ({"d": datetime.date(2024, 1, 2), "p": Point(1)}, {"d": "2024-01-02", "p": {"x": 1, "y": 0}}),
     ],
-    ids=_ids,
+    ids=case_name,
 )
 def test_without_annotation_the_value_decides_and_there_is_no_schema(value: Any, structured: Any) -> None:
     for annotation in (..., Any):
@@ -339,7 +336,7 @@ def test_without_annotation_the_value_decides_and_there_is_no_schema(value: Any,
         (int, ToolResult([], structured={"reslt": 1})),
         (int, ToolResult([], structured=5)),
     ],
-    ids=_ids,
+    ids=case_name,
 )
 def test_what_does_not_fit_is_a_result_error(annotation: Any, value: Any) -> None:
     with pytest.raises(ResultError):
@@ -355,7 +352,7 @@ def test_what_does_not_fit_is_a_result_error(annotation: Any, value: Any) -> Non
         {"type": "resource_link", "uri": "file:///\ud800", "name": "a"},
         {"type": "resource", "resource": {"uri": "file:///a", "blob": b"\xff"}},
     ],
-    ids=_ids,
+    ids=case_name,
 )
 def test_a_content_block_that_is_not_json_is_a_result_error(block: Any) -> None:
     for value in (block, [block, "text"], ToolResult([block])):
@@ -489,7 +486,7 @@ def test_the_schema_of_a_recursive_type_has_an_object_at_its_root() -> None:
     assert "$ref" not in schema
 
 
-@pytest.mark.parametrize("case", [*OBJECTS, *VALUES], ids=_ids)
+@pytest.mark.parametrize("case", [*OBJECTS, *VALUES], ids=case_name)
 def test_the_sdk_takes_every_schema_and_every_result(case: tuple[Any, Any, Any]) -> None:
     read = signature(case[0])
     mcp_types.Tool(name="a.b", input_schema=read.input_schema, output_schema=read.output_schema)

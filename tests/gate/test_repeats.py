@@ -14,6 +14,7 @@ from mcpfusion.gate import passage
 from mcpfusion.gate.ticket import digest_of
 from mcpfusion.stores.memory import MemoryStore
 from tests.gate_identity.users import AUTH, Verifier, as_user
+from tests.support.ids import case_name
 from tests.support.serving import ERAS, http_app
 
 pytestmark = pytest.mark.anyio
@@ -104,7 +105,7 @@ async def test_a_kept_result_is_given_for_its_time_and_not_longer(mode: str) -> 
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"note": "m"}, {"note": "n", "options": {"a": 1}}, {"note": "n", "options": {"a": 1.0, "b": True}}],
-    ids=str,
+    ids=case_name,
 )
 async def test_other_arguments_are_no_repeat(arguments: Any, mode: str) -> None:
     shop = Shop()
@@ -188,7 +189,7 @@ async def test_a_result_too_large_to_keep_is_given_once(
     assert shop.placed == 1
 
 
-@pytest.mark.parametrize("meta", [object(), float("nan"), {1, 2}], ids=str)
+@pytest.mark.parametrize("meta", [object(), float("nan"), {1, 2}], ids=case_name)
 async def test_a_result_that_cannot_be_kept_is_given_once(meta: Any, caplog: pytest.LogCaptureFixture) -> None:
     """What a tool that the server had already puts into its result is looked at by nobody before."""
     shop = Shop()
