@@ -19,3 +19,13 @@ def test_a_benchmark_prints_its_tables(name: str) -> None:
         lines = [line for line in result.stdout.splitlines() if line.startswith(f"{row}  ")]
         assert len(lines) == 2
         assert all("µs" in line for line in lines)
+
+
+def test_the_machines_benchmark_prints_its_table() -> None:
+    command = [sys.executable, "-m", "benchmarks.machine", "--rounds", "1", "--seconds", "0.001"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110)
+    assert result.returncode == 0, result.stderr[-2000:]
+    for what in ("transition", "can", "initial", "restore", "python-statemachine"):
+        for kind in ("flat", "nested"):
+            [line] = [line for line in result.stdout.splitlines() if line.startswith(f"{what}, {kind}  ")]
+            assert " ns" in line
