@@ -522,3 +522,22 @@ class TestPrune:
         assert ["expires", "2026-01-01T00:01:00Z"] in rows(cli("workflows", "show", "INV-7", "--store", STORE).stdout)
         shown = json.loads(cli("workflows", "show", "INV-7", "--json", "--store", STORE).stdout)
         assert shown["expires_at"] == "2026-01-01T00:01:00.000Z"
+
+
+class TestScopesThatArePrincipals:
+    def test_the_subject_alone_names_the_scope(self, cli: Cli, seed: Seed) -> None:
+        seed(scope='["app",null,"alice"]')
+        seed(scope='["app",null,"bob"]')
+        shown = cli("workflows", "show", "INV-7", "--scope", "alice", "--json", "--store", STORE)
+        assert json.loads(shown.stdout)["scope"] == '["app",null,"alice"]'
+        line = error_line(cli("workflows", "show", "INV-7", "--scope", "ali", "--store", STORE))
+        assert line == "no workflow 'INV-7' in scope 'ali'"
+
+    def test_a_scope_of_that_very_name_comes_first_and_two_subjects_are_too_many(self, cli: Cli, seed: Seed) -> None:
+        show = ("workflows", "show", "INV-7", "--scope", "alice", "--store", STORE)
+        seed(scope='["app",null,"alice"]')
+        seed(scope='["desk","https://login.example.com","alice"]')
+        said = error_line(cli(*show))
+        assert said.startswith("2 scopes have a workflow 'INV-7'; say which one: --scope '[\"app\",null,\"alice\"]'")
+        seed(scope="alice")
+        assert json.loads(cli(*show, "--json").stdout)["scope"] == "alice"

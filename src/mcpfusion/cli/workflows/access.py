@@ -1,6 +1,7 @@
 """What the commands share: options, opening the store, finding the workflow that is meant."""
 
 import getpass
+import json
 import shlex
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -22,7 +23,10 @@ store_option = click.option(
     help="The store that the server uses.",
 )
 scope_option = click.option(
-    "--scope", metavar="SCOPE", default=None, help="Whose workflow; '' is the scope that everybody shares."
+    "--scope",
+    metavar="SCOPE",
+    default=None,
+    help="Whose workflow: a scope, or the subject of a principal; '' is the scope that everybody shares.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 
@@ -63,7 +67,7 @@ async def find(store: VersionedFsmStateStore, handle: str, scope: str | None) ->
     """
     if scope is not None:
         record = await store.read(scope, handle)
-        found = [record] if record else []
+        found = [record] if record else [each for each in await store.find(handle) if _is_subject(scope, each.scope)]
     else:
         found = list(await store.find(handle))
     if not found:
@@ -73,6 +77,15 @@ async def find(store: VersionedFsmStateStore, handle: str, scope: str | None) ->
         scopes = ", ".join(f"--scope {shlex.quote(record.scope)}" for record in found)
         raise click.ClickException(f"{len(found)} scopes have a workflow {handle!r}; say which one: {scopes}")
     return found[0]
+
+
+def _is_subject(name: str, scope: str) -> bool:
+    """Return whether a scope is the principal of this subject: the JSON text of client, issuer and subject."""
+    try:
+        principal: object = json.loads(scope)
+    except ValueError:
+        return False
+    return isinstance(principal, list) and principal[2:] == [name]
 
 
 def operator() -> str:
