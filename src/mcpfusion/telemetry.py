@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from mcpfusion._version import __version__
 
@@ -30,15 +30,16 @@ SPECIALIST = "mcpfusion.specialist"
 CALL = "tools/call"
 
 Attributes = Mapping[str, str]
-Kind = Literal["internal", "client"]
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
 class Span:
-    """A span that is recorded; this class itself is one that is not."""
+    """A span that may be recorded; this class itself is one that is not."""
 
     __slots__ = ()
+
+    recorded = False
 
     def __enter__(self) -> "Span":
         return self
@@ -60,6 +61,8 @@ class _Recorded(Span):
     never its message."""
 
     __slots__ = ("_span", "_token")
+
+    recorded = True
 
     def __init__(self, span: Any) -> None:
         self._span = span
@@ -127,18 +130,11 @@ def use_providers(tracer_provider: Any, meter_provider: Any) -> None:
         _otel.instruments.clear()
 
 
-def span(name: str, attributes: Attributes, kind: Kind = "internal") -> Span:
+def span(name: str, attributes: Attributes) -> Span:
     """Return a span, to be entered: a child of the one that is current."""
     if not _otel.here:
         return _NOT_RECORDED
-    kinds = _otel.trace.SpanKind
-    made = _otel.tracer.start_span(
-        name,
-        kind=kinds.CLIENT if kind == "client" else kinds.INTERNAL,
-        attributes=attributes,
-        record_exception=False,
-        set_status_on_exception=False,
-    )
+    made = _otel.tracer.start_span(name, attributes=attributes, record_exception=False, set_status_on_exception=False)
     return _Recorded(made) if made.is_recording() else _NOT_RECORDED
 
 
@@ -154,9 +150,9 @@ def traceparent() -> str | None:
 
 
 @contextmanager
-def continued(given: str) -> Generator[None]:
+def continued(given: str | None) -> Generator[None]:
     """Continue a trace that came as a `traceparent`, where no other is being continued."""
-    if not _otel.here or _otel.trace.get_current_span().get_span_context().is_valid:
+    if given is None or not _otel.here or _otel.trace.get_current_span().get_span_context().is_valid:
         yield
         return
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

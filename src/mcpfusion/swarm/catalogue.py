@@ -54,7 +54,7 @@ class Catalogue:
             await self._connections.connect(route, lambda: None)
             self._tools[domain] = list(route.tools or ())
         except HandoffError as error:
-            _log.warning("the tools of %r are not known: %s", domain, error)
+            _log.warning("the tools of %r are not known: %s", domain, error.code)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._connections.close(route)

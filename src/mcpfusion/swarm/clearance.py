@@ -90,7 +90,7 @@ class GatewayClearance:
                 max_lifetime=self._max_lifetime,
             )
         except HandoffAuthError as error:
-            _log.warning("clearance refused for %s: %s", act.tool[:128], error)
+            _log.warning("clearance refused for %r: %s", act.tool[:128], error)
             raise
         except Exception as error:
             _log.exception("clearance cannot be checked")

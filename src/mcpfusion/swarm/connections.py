@@ -10,6 +10,8 @@ from typing import Any
 
 import anyio
 
+from mcpfusion import telemetry
+from mcpfusion.swarm import observing
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.handoffs import Handoff
 from mcpfusion.swarm.keyring import Secrets
@@ -121,7 +123,7 @@ class Connections:
                 "UPSTREAM_TIMEOUT", f"specialist {route.domain!r} did not answer within {self._connect_timeout:g} s"
             ) from None
         except UpstreamError as error:
-            _log.warning("specialist %r cannot be reached: %s", route.domain, error)
+            _log.warning("specialist %r cannot be reached: %s", route.domain, telemetry.kind_of(error))
             if error.answer is not None:
                 said = visible_text(error.answer, 200)
                 raise HandoffError("UPSTREAM_REFUSED", f"specialist {route.domain!r} refused: {said}") from None
@@ -134,7 +136,8 @@ class Connections:
             UpstreamError: It does not answer.
             HandoffError: What it lists cannot be told apart.
         """
-        listed = await self.upstream(route).list_tools(self._renew(route))
+        with observing.request(route.domain, "tools/list", route.traceparent):
+            listed = await self.upstream(route).list_tools(self._renew(route))
         trusted = await trusted_tools(route.domain, route.specialist, listed, self.stores.pins)
         try:
             tools = route.rewriter.rewrite_tools(trusted)
@@ -152,7 +155,7 @@ class Connections:
     async def request(self, route: Route, act: Act, passing: Passing) -> UpstreamRequest:
         """Return a request with a token of its own."""
         await self._keep_state(route)
-        traceparent = passing.traceparent or route.traceparent
+        traceparent = telemetry.traceparent() or passing.traceparent or route.traceparent
         token = await mint_delegation_token(
             route.domain,
             self._token_ttl,

@@ -81,6 +81,15 @@ class Conversations:
         """How many handoffs are being made by this process."""
         return sum(conversation.connecting is not None for conversation in self._by_key.values())
 
+    @property
+    def kept_here(self) -> Counter[str]:
+        """How many handoffs are in force to each specialist: those that this one of the replicas keeps."""
+        found = Counter(dict.fromkeys(self._registry.specialists, 0))
+        for conversation in self:
+            if conversation.keeper == self._replica or conversation.key.startswith(_OF_THIS_PROCESS):
+                found.update(route.domain for route in list(conversation.routes))
+        return found
+
     def is_shared(self, conversation: Conversation) -> bool:
         """Return whether other processes may serve it too."""
         return self._store.shared and not conversation.key.startswith(_OF_THIS_PROCESS)

@@ -12,8 +12,10 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
+from mcpfusion import telemetry
 from mcpfusion.actions.results import ToolResult
 from mcpfusion.stores.relay import Relay
+from mcpfusion.swarm import observing
 from mcpfusion.swarm.catalogue import Catalogue
 from mcpfusion.swarm.connections import Connections, Passing
 from mcpfusion.swarm.conversations import Conversations
@@ -23,7 +25,7 @@ from mcpfusion.swarm.keyring import Secrets
 from mcpfusion.swarm.namespace import LONGEST_PORTABLE_NAME, NamespaceError, NamespaceRewriter, wire_name
 from mcpfusion.swarm.open import SwarmStores, open_swarm_stores
 from mcpfusion.swarm.pins import PinStore
-from mcpfusion.swarm.registry import Registry, Transport, check_transport
+from mcpfusion.swarm.registry import Registry, Specialist, Transport, check_transport
 from mcpfusion.swarm.return_trip import (
     format_safe_return,
     inject_return_trip_tool,
@@ -37,6 +39,7 @@ from mcpfusion.swarm.upstream import (
     Upstream,
     UpstreamError,
 )
+from mcpfusion.telemetry import SPECIALIST
 
 _log = logging.getLogger(__name__)
 
@@ -207,6 +210,18 @@ class SwarmGateway:
             HandoffError: Why it could not be done, within the connect timeout.
         """
         domain, specialist = self.registry.find(handoff)
+        with observing.handoff(domain):
+            return await self._activate(conversation, domain, specialist, handoff, traceparent, depth)
+
+    async def _activate(
+        self,
+        conversation: str,
+        domain: str,
+        specialist: Specialist,
+        handoff: Handoff,
+        traceparent: str | None,
+        depth: int,
+    ) -> Activation:
         found = await self._conversations.current(conversation)
         self._check_limits(found, domain, depth)
         route = Route(
@@ -273,9 +288,13 @@ class SwarmGateway:
         found, route = await self._route(conversation)
 
         async def call() -> dict[str, Any]:
-            original = self._original(route, name)
-            request = await self._connections.request(route, Act.of(original, arguments), passing or Passing())
-            return await self._connections.upstream(route).call_tool(original, arguments, request)
+            original, passed = self._original(route, name), passing or Passing()
+            with observing.request(route.domain, "tools/call", passed.traceparent or route.traceparent) as asked:
+                asked.names(original, route.tools or (), name)
+                request = await self._connections.request(route, Act.of(original, arguments), passed)
+                result = await self._connections.upstream(route).call_tool(original, arguments, request)
+                asked.answered(result)
+                return result
 
         async with self._used(found, route):
             if route.tools is None:  # the list changed: a name may be new in it, or gone
@@ -366,13 +385,17 @@ class SwarmGateway:
                     await group.start(self._relay.run)
                 self._connections.connector = connector
                 ready.set()
-                await self._stop.wait()
-                await self.dispose()
+                with telemetry.ACTIVE_HANDOFFS.told_by(self._active):
+                    await self._stop.wait()
+                    await self.dispose()
                 self._connections.connector = None
                 group.cancel_scope.cancel()
         finally:
             self._relay = None
             await self._close_stores(stores)
+
+    def _active(self) -> list[tuple[int, dict[str, str]]]:
+        return [(number, {SPECIALIST: name}) for name, number in self._conversations.kept_here.items()]
 
     def _use_stores(self) -> SwarmStores:
         """Return the stores, opened again where the gateway has ended before."""
@@ -489,7 +512,7 @@ class SwarmGateway:
         try:
             return await work()
         except UpstreamError as error:
-            _log.warning("specialist %r was lost: %s", route.domain, error)
+            _log.warning("specialist %r was lost: %s", route.domain, telemetry.kind_of(error))
             lost = error
         await self._reconnect(found, route, before)
         if not lost.refused:
@@ -501,7 +524,7 @@ class SwarmGateway:
         try:
             return await work()
         except UpstreamError as error:
-            _log.warning("specialist %r was lost again: %s", route.domain, error)
+            _log.warning("specialist %r was lost again: %s", route.domain, telemetry.kind_of(error))
             await self._end(found, route)
             raise HandoffError("UPSTREAM_UNAVAILABLE", self._lost(found, route)) from None
 
