@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from mcpfusion.stores.protocol import Bus
-from mcpfusion.stores.urls import check_memory, opener_for, sqlite_path
+from mcpfusion.stores.urls import REDIS_SCHEMES, check_memory, opener_for, sqlite_path
 from mcpfusion.swarm.pins import InMemoryPinStore, PinStore
 from mcpfusion.swarm.route_store import InMemoryRouteStore, RouteStore
 from mcpfusion.swarm.state import HandoffStateStore, InMemoryHandoffStateStore, InMemoryReplayStore, ReplayStore
@@ -71,9 +71,17 @@ def _open_postgres(url: str, create: bool) -> SwarmStores:
     return SwarmStores(store, store, store, store, bus=store, close=store.aclose)
 
 
+def _open_redis(url: str, create: bool) -> SwarmStores:
+    from mcpfusion.swarm.redis_state import RedisSwarmStore
+
+    store = RedisSwarmStore(url)
+    return SwarmStores(store, store, store, store, bus=store, close=store.aclose)
+
+
 _OPENERS: dict[str, Callable[[str, bool], SwarmStores]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,
+    **dict.fromkeys(REDIS_SCHEMES, _open_redis),
 }
