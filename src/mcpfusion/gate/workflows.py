@@ -241,8 +241,9 @@ class Workflows:
         """
         try:
             with anyio.fail_after(STORE_TIMEOUT):
-                await release_abandoned(self.store, before=before)
-                return await self.store.prune(before=before, limit=limit)
+                removed = await self.store.prune(before=before, limit=limit)
+                await release_abandoned(self.store, before=before)  # to be removed the next time
+                return removed
         except Exception as error:
             _log.exception("cannot remove the workflows that expired")
             raise StoreUnavailable from error
