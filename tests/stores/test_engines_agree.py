@@ -9,8 +9,9 @@ import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpfusion.stores import MemoryStore, SqliteStore, VersionedFsmStateStore
+from mcpfusion.stores import MemoryStore, PostgresStore, SqliteStore, VersionedFsmStateStore
 
+from ..support.postgres_servers import emptied_url
 from .records import claim, step, workflow
 
 names = st.sampled_from(["", "a", "b", "é"])
@@ -61,20 +62,36 @@ asks: st.SearchStrategy[Ask] = st.one_of(
 )
 
 
+async def _compare(asked: list[Ask], other: VersionedFsmStateStore) -> None:
+    memory = MemoryStore()
+    for ask in asked:
+        assert await ask(memory) == await ask(other)
+    everything = await memory.list_workflows(limit=1000)
+    assert everything == await other.list_workflows(limit=1000)
+    assert await memory.next_due() == await other.next_due()
+    for each in everything:
+        place = (each.scope, each.handle)
+        assert await memory.history(*place) == await other.history(*place)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(asks, min_size=1, max_size=40))
 def test_memory_and_sqlite_agree(asked: list[Ask]):
     async def compare(folder: str) -> None:
-        memory, sqlite = MemoryStore(), SqliteStore(Path(folder, "w.db"))
-        for ask in asked:
-            assert await ask(memory) == await ask(sqlite)
-        everything = await memory.list_workflows(limit=1000)
-        assert everything == await sqlite.list_workflows(limit=1000)
-        assert await memory.next_due() == await sqlite.next_due()
-        for each in everything:
-            place = (each.scope, each.handle)
-            assert await memory.history(*place) == await sqlite.history(*place)
+        sqlite = SqliteStore(Path(folder, "w.db"))
+        await _compare(asked, sqlite)
         await sqlite.aclose()
 
     with tempfile.TemporaryDirectory() as folder:
         anyio.run(compare, folder)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(asks, min_size=1, max_size=40))
+def test_memory_and_postgres_agree(asked: list[Ask]):
+    async def compare() -> None:
+        store = PostgresStore(emptied_url())
+        await _compare(asked, store)
+        await store.aclose()
+
+    anyio.run(compare)

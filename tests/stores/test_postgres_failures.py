@@ -36,15 +36,9 @@ def server(own: PostgresProcess) -> PostgresProcess:
 
 @pytest.fixture
 async def store(server: PostgresProcess) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(await _schema(server))
+    store = PostgresStore(server.schema_url())
     yield store
     await store.aclose()
-
-
-async def _schema(server: PostgresProcess, *parameters: str) -> str:
-    url = server.new_schema_url(*parameters)
-    await postgres_schema.initialise(PostgresUrl(url))
-    return url
 
 
 @pytest.fixture
@@ -197,7 +191,7 @@ async def test_a_row_that_somebody_holds_costs_the_time_limit(
 
 
 async def test_no_connections_left(server: PostgresProcess):
-    url = await _schema(server)
+    url = server.schema_url()
     server.execute("DROP ROLE IF EXISTS app", "CREATE ROLE app LOGIN SUPERUSER", "ALTER ROLE app NOSUPERUSER")
     server.execute(
         f"GRANT USAGE ON SCHEMA {PostgresUrl(url).schema} TO app",
@@ -229,7 +223,7 @@ async def test_no_connections_left(server: PostgresProcess):
 
 
 async def test_a_pool_that_is_in_use_is_waited_for(server: PostgresProcess, soon: float):
-    store = PostgresStore(await _schema(server, "mcpfusion_pool_size=1"))
+    store = PostgresStore(server.schema_url("mcpfusion_pool_size=1"))
     assert await store.write(workflow(), expected_version=0)
     with psycopg.connect(server.url()) as other:
         other.execute(f"UPDATE {store.server.url.schema}.workflow SET version = version".encode())
@@ -275,7 +269,7 @@ async def _until(store: PostgresStore, version: int, *, refused: bool) -> None:
 
 
 async def test_of_several_hosts_the_one_that_takes_writes(server: PostgresProcess, soon: float):
-    url = await _schema(server)
+    url = server.schema_url()
     unused = postgres_servers.free_port()
     hosts = url.replace(f"127.0.0.1:{server.port}", f"127.0.0.1:{unused},127.0.0.1:{server.port}")
     store = PostgresStore(f"{hosts}&target_session_attrs=read-write")
@@ -316,7 +310,7 @@ async def test_a_schema_is_never_made_silently(server: PostgresProcess):
 
 @pytest.mark.parametrize(("version", "said"), [(0, "run mcpfusion store init"), (99, "upgrade mcpfusion")])
 async def test_a_schema_of_another_version_is_refused(server: PostgresProcess, version: int, said: str):
-    url = await _schema(server)
+    url = server.schema_url()
     schema = PostgresUrl(url).schema
     server.execute(f"UPDATE {schema}.mcpfusion SET version = {version}")
     store = PostgresStore(url)
@@ -343,7 +337,7 @@ async def test_many_may_make_the_schema_at_once(server: PostgresProcess):
 
 
 async def test_a_migration_that_fails_leaves_nothing(server: PostgresProcess, monkeypatch: pytest.MonkeyPatch):
-    url = await _schema(server)
+    url = server.schema_url()
     schema = PostgresUrl(url).schema
     broken = "ALTER TABLE {s}.workflow ADD COLUMN more text; ALTER TABLE {s}.nothing ADD COLUMN more text;"
     monkeypatch.setattr(postgres_schema, "_MIGRATIONS", (*postgres_schema._MIGRATIONS, broken))

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -161,9 +162,12 @@ class PostgresProcess:
         return self.url(f"mcpfusion_schema=test_{uuid.uuid4().hex[:12]}", *parameters)
 
     def schema_url(self, *parameters: str) -> str:
-        """Return a URL with a schema that is new and ready for use. Not for use in an event loop."""
+        """Return a URL with a schema that is new and ready for use."""
         url = self.new_schema_url(*parameters)
-        anyio.run(postgres_schema.initialise, PostgresUrl(url))
+        # In a thread of its own, as there may be an event loop in this one.
+        thread = threading.Thread(target=anyio.run, args=(postgres_schema.initialise, PostgresUrl(url)))
+        thread.start()
+        thread.join()
         return url
 
     def _end(self, how: signal.Signals) -> None:
@@ -219,9 +223,14 @@ def _recycled() -> tuple[str, list[str]]:
     return url, [f"DELETE FROM {schema}.{table}" for (table,) in shared().execute(query)]
 
 
-@pytest.fixture
-def postgres_url() -> str:
-    """The URL of a store that holds nothing, on the shared server."""
+def emptied_url() -> str:
+    """Return the URL of a store that holds nothing, on the shared server. The last one's is the same store."""
     url, emptying = _recycled()
     shared().execute(*emptying)
     return url
+
+
+@pytest.fixture
+def postgres_url() -> str:
+    """The URL of a store that holds nothing, on the shared server."""
+    return emptied_url()

@@ -2,8 +2,7 @@
 
 import re
 
-from psycopg import Error
-
+from .postgres_driver import Error
 from .protocol import StoreError
 
 INIT = "mcpfusion store init --store URL"

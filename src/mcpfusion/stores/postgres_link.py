@@ -8,10 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from psycopg import AsyncConnection, AsyncRawCursor, Notify
-from psycopg.pq import ConnStatus, ExecStatus
-from psycopg.pq.abc import PGresult
-
+from .postgres_driver import AsyncConnection, AsyncRawCursor, ConnStatus, ExecStatus, Notify, PGresult
 from .postgres_errors import failure
 
 Row = tuple[Any, ...]

@@ -14,9 +14,8 @@ from weakref import finalize, ref
 
 import anyio
 from anyio.lowlevel import RunVar
-from psycopg import OperationalError
-from psycopg.errors import ReadOnlySqlTransaction
 
+from .postgres_driver import OperationalError, ReadOnlySqlTransaction
 from .postgres_errors import INIT, explain, failure, is_full
 from .postgres_link import Link, Row
 from .postgres_schema import SCHEMA_VERSION

@@ -3,13 +3,7 @@
 from typing import Any
 from urllib.parse import unquote
 
-from .protocol import StoreError
-
-try:
-    from psycopg import Error
-    from psycopg.conninfo import conninfo_to_dict
-except ImportError as error:
-    raise StoreError("a postgresql:// store needs psycopg: pip install 'mcpfusion[postgres]'") from error
+from .postgres_driver import Error, conninfo_to_dict
 
 DEFAULT_SCHEMA = "mcpfusion"
 DEFAULT_POOL_SIZE = 10
@@ -84,10 +78,15 @@ def _split(url: str) -> tuple[str, dict[str, str]]:
 
 def _parse(url: str) -> dict[str, Any]:
     try:
-        return dict(conninfo_to_dict(url))
+        found = dict(conninfo_to_dict(url))
     except Error:
-        # What libpq says quotes the part it cannot read, which may be part of a password.
+        found = {"port": "unreadable"}
+    # Else parts of a password that was not escaped would be taken for other parts, and be named in errors.
+    ports = str(found.get("port") or "").split(",")
+    if "@" in str(found.get("dbname") or "") or not all(port.isdigit() or not port for port in ports):
+        # What libpq says quotes the part it cannot read.
         raise ValueError(
             "the postgresql URL cannot be read; expected postgresql://user:password@host:port/database?parameter=…, "
             "with %-escapes for /, @, :, ?, & and % in names and passwords"
-        ) from None
+        )
+    return found
