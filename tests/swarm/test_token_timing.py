@@ -35,25 +35,27 @@ def separation(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 async def times(tokens: dict[str, str]) -> dict[str, list[float]]:
-    """Return how long the refusals of each token took, measured by turns in random order."""
+    """Return how long the refusals of each token took, measured by turns in random order. It is the time of this
+    thread that is taken, so that what else the machine does is not in it."""
     taken: dict[str, list[float]] = {name: [] for name in tokens}
     order = [*tokens] * ROUNDS
     random.Random(1).shuffle(order)
     for name in order:
         token = tokens[name]
-        start = time.perf_counter()
+        start = time.thread_time()
         try:
             await verify_delegation_token(token, SECRET)
         except HandoffAuthError:
-            taken[name].append(time.perf_counter() - start)
+            taken[name].append(time.thread_time() - start)
     return taken
 
 
 def in_steps(a: bytes, b: bytes) -> bool:
-    """Compare as nobody should: stop at the first wrong byte."""
+    """Compare as nobody should, slowly, and stop at the first wrong byte."""
     for mine, given in zip(a, b, strict=False):
         if mine != given:
             return False
+        sum(range(50))
     return len(a) == len(b)
 
 
