@@ -60,10 +60,10 @@ class RedisBus:
         asked = False
         while True:
             said = await link.next_push(_QUIET)
-            if isinstance(said, list) and said[0] == b"message":
-                return str(said[2], "utf-8", "replace")
             if said is not None:
                 asked = False
+                if said[0] == b"message":
+                    return str(said[2], "utf-8", "replace")
             elif asked:
                 raise failure("the bus does not answer")
             else:

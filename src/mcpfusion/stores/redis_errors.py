@@ -23,7 +23,7 @@ _KINDS: tuple[tuple[type[RedisError], str, str], ...] = (
     (
         MaxConnectionsError,
         "it takes no more connections",
-        "raise its maxclients, or lower max_connections in the URL",
+        "raise its maxclients, or lower max_connections",
     ),
     (ReadOnlyError, "it only takes reads", "name its master in the URL, or the Sentinels that know it"),
     (OutOfMemoryError, "it is full", "raise its maxmemory, or remove what is no longer needed"),
@@ -37,7 +37,7 @@ _WORDS = (
     ("MISCONF", (RedisError, "it cannot save to its disk and takes no writes", "see its log")),
     (
         "NOREPLICAS",
-        (RedisError, "it has too few replicas to take writes", "start them, or see min-replicas-to-write"),
+        (RedisError, "it has too few replicas to take writes", "see min-replicas-to-write"),
     ),
     ("UNBLOCKED", (RedisError, "it was replaced as the master while it waited for its replicas", "")),
     ("certificate", (RedisError, "its TLS certificate is not trusted", "see ssl_ca_certs and ssl_check_hostname")),

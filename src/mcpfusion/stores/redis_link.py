@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from redis.exceptions import RedisError, ResponseError
@@ -87,7 +87,7 @@ class Link:
 
     async def next_push(self, seconds: float) -> Any:
         """Return the next thing the server says by itself, None when it says nothing for so long."""
-        return await self._connection.read_response(timeout=seconds, disconnect_on_error=False)
+        return cast("Any", await self._connection.read_response(timeout=seconds, disconnect_on_error=False))
 
     async def ping(self) -> None:
         """Ask for a word, without waiting for it."""

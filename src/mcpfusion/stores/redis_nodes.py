@@ -63,7 +63,7 @@ class WatchedNode:
         question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service)
         for _ in range(len(self._sentinels)):
             answer = await _ask(self._url, self._sentinels[0], question, deadline)
-            if isinstance(answer, list):
+            if answer is not None:
                 self._master = (str(answer[0], "utf-8"), int(answer[1]))
                 return
             self._ask_another()
@@ -101,7 +101,7 @@ class ClusterNodes:
         masters = [address for _, address in self._ranges]
         for address in dict.fromkeys([*masters, *self._url.hosts]):
             answer = await _ask(self._url, address, ("CLUSTER", "SLOTS"), deadline)
-            if isinstance(answer, list) and answer:
+            if answer:
                 self._take(answer, address[0])
                 return
         raise failure("no node of the Cluster answers", "start them, or correct the URL")
@@ -129,7 +129,7 @@ async def _ask(url: RedisUrl, address: Address, question: Command, deadline: flo
     try:
         with suppress(RedisError, OSError, StoreError):
             (answer,) = await link.exchange([question], deadline, shield=False)
-            return answer
+            return None if isinstance(answer, RedisError) else answer
         return None
     finally:
         await link.close()

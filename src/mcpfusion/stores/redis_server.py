@@ -164,9 +164,8 @@ class RedisServer:
         deadline = anyio.current_time() + LIMIT
         try:
             with anyio.fail_after(LIMIT):
-                return await Link.connect(
-                    self.url, await self._address(self._lane(), key_slot(key), deadline), deadline
-                )
+                address = await self._address(self._lane(), key_slot(key), deadline)
+                return await Link.connect(self.url, address, deadline)
         except TimeoutError:
             self._nodes.lost()
             raise failure("cannot be reached in time", "see whether it answers") from None

@@ -23,6 +23,7 @@ CONNECT_LIMIT = 2.0
 
 _PORTS: Mapping[Kind, int] = {"single": 6379, "sentinel": 26379, "cluster": 6379}
 _SCHEME = re.compile(r"(?P<engine>redis|valkey)(?P<tls>s?)(\+(?P<kind>sentinel|cluster))?", re.IGNORECASE)
+_KINDS: Mapping[str, Kind] = {"": "single", "sentinel": "sentinel", "cluster": "cluster"}
 _SHAPES: Mapping[Kind, str] = {
     "single": "redis://[user:password@]host[:port][/database]",
     "sentinel": "redis+sentinel://[user:password@]host[:port][,…]/service[/database]",
@@ -66,10 +67,8 @@ class RedisUrl:
         scheme, _, rest = url.partition("://")
         named = _SCHEME.fullmatch(scheme)
         if named is None:
-            raise ValueError(
-                "expected a URL of redis://, redis+sentinel:// or redis+cluster://, or rediss:// for TLS"
-            )
-        self.kind: Kind = named["kind"].lower() if named["kind"] else "single"
+            raise ValueError("expected redis://, redis+sentinel:// or redis+cluster://, with rediss for TLS")
+        self.kind: Kind = _KINDS[(named["kind"] or "").lower()]
         place, _, query = rest.partition("?")
         credentials, _, place = place.rpartition("@")
         netloc, _, path = place.partition("/")
