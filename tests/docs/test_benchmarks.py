@@ -29,3 +29,22 @@ def test_the_machines_benchmark_prints_its_table() -> None:
         for kind in ("flat", "nested"):
             [line] = [line for line in result.stdout.splitlines() if line.startswith(f"{what}, {kind}  ")]
             assert " ns" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        (
+            ["--engines", "memory,sqlite", "--rounds", "1", "--seconds", "0.02", "--workers", "2"],
+            ["memory", "sqlite"],
+        ),
+        (["--million", "--engines", "sqlite", "--count", "250"], ["sqlite"]),
+    ],
+)
+def test_the_benchmark_of_the_stores_prints_its_table(options: list[str], rows: list[str]) -> None:
+    command = [sys.executable, "-m", "benchmarks.stores", *options]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110)
+    assert result.returncode == 0, result.stderr[-2000:]
+    for row in rows:
+        (line,) = [line for line in result.stdout.splitlines() if line.startswith(f"{row}  ")]
+        assert " ms" in line

@@ -1,6 +1,6 @@
 """Any py-key-value store behind the gate: in memory, in files, in Redis."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,31 +9,44 @@ import pytest
 from key_value.aio.protocols import AsyncKeyValue
 from key_value.aio.stores.filetree import FileTreeStore
 from key_value.aio.stores.memory import MemoryStore
+from key_value.aio.stores.redis import RedisStore
 from key_value.aio.wrappers.prefix_keys import PrefixKeysWrapper
 from mcp import Client
+from redis.asyncio import Redis
 
 from mcpfusion import Fusion
 from mcpfusion.stores import FsmSnapshot, FsmStateStore, KeyValueFsmStateStore, StoreError, VersionedFsmStateStore
 from mcpfusion.testing.workflows import ODD_NAMES
 from tests.gate.payments import CONFIG
+from tests.support import redis_servers
 from tests.support.serving import ERAS
 
 pytestmark = pytest.mark.anyio
 
 AT = "2026-01-01T00:00:00+00:00"
-BACKENDS = ["memory", "files", "wrapped"]
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], AsyncKeyValue]:
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with redis_servers.server(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url()
+
+
+@pytest.fixture(params=["memory", "files", "wrapped", "redis"])
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Callable[[], AsyncKeyValue]]:
     """Gives a new object, as another process would have it, over the same data where they last."""
+    if request.param == "redis":
+        async with Redis.from_url(request.getfixturevalue("redis_url"), decode_responses=True) as client:
+            await client.flushall()
+            yield lambda: RedisStore(client=client)
+        return
     memory = MemoryStore()
     kinds: dict[str, Callable[[], Any]] = {
         "memory": lambda: memory,
         "files": lambda: FileTreeStore(data_directory=tmp_path),
         "wrapped": lambda: PrefixKeysWrapper(memory, prefix="shop"),
     }
-    return kinds[request.param]
+    yield kinds[request.param]
 
 
 async def test_it_loads_what_was_saved_last(backend: Callable[[], AsyncKeyValue]):
