@@ -18,10 +18,13 @@ pytestmark = pytest.mark.anyio
 CALL = ("payment.capture", {"id": "p1", "note": "n"})
 
 
-async def call_quietly(url: str, mode: str) -> None:
+async def call_quietly(url: str, mode: str, answers: list[Any] | None = None) -> None:
     try:
         async with Client(url, mode=mode, read_timeout_seconds=PATIENCE) as client:
-            await client.call_tool(*CALL)
+            await client.list_tools()  # else it asks for the list when it has the answer
+            answer = await client.call_tool(*CALL)
+            if answers is not None:
+                answers.append(answer.structured_content)
     except BaseException as error:
         if isinstance(error, anyio.get_cancelled_exc_class()):
             raise
@@ -34,16 +37,19 @@ async def again(settings: Settings, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_a_step_that_ends_in_time_is_finished(tmp_path: Path, mode: str) -> None:
+async def test_a_step_that_ends_in_time_is_finished_and_answered(tmp_path: Path, mode: str) -> None:
     settings = Settings(str(tmp_path), wait=True, grace=20)
+    answers: list[Any] = []
     with http_servers(settings) as [(url, process)]:
         async with anyio.create_task_group() as group:
-            group.start_soon(call_quietly, url, mode)
+            group.start_soon(call_quietly, url, mode, answers)
             await until(lambda: settings.traces("started"))
             os.kill(process.pid, signal.SIGTERM)
+            await anyio.sleep(1)  # whatever would end now what is under way, has
             settings.go("p1")
             await until(lambda: not process.is_alive())
             group.cancel_scope.cancel()
+    assert [answer["note"] for answer in answers] == ["n"]
     record, history = await record_of(settings, "p1")
     assert (record.state, record.claim, len(history)) == ("paid", None, 1)
     assert (await again(settings))["code"] == "ALREADY_DONE"

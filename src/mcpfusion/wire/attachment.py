@@ -34,6 +34,7 @@ from mcpfusion.swarm.connections import LIST_ACT
 from mcpfusion.swarm.errors import HandoffAuthError
 from mcpfusion.swarm.gateway import SwarmGateway
 from mcpfusion.swarm.tokens import Delegation
+from mcpfusion.wire.answering import Answering
 from mcpfusion.wire.audience import Audience, Listener
 from mcpfusion.wire.calling import Calling, Gated, unsendable
 from mcpfusion.wire.handover import Handover
@@ -88,6 +89,7 @@ class Attachment:
         self._time: Callable[[], float] = time.time
         self._closed = False
         self._users = 0
+        self.answering = Answering()
         self.carries_handles = bool(options.state_handle_key or (self.bindings and self.bindings.minting))
         self._gated = self._build_gate(store) if self.bindings else None
         self._handover = Handover(gateway, options.page_size, registry.tools) if gateway else None
@@ -162,7 +164,7 @@ class Attachment:
             security = self.options.request_state_security or RequestStateSecurity.ephemeral()
             server.middleware.append(RequestStateBoundary(security, default_audience=server.name))
         server.middleware.insert(0, continue_trace)
-        server.middleware.append(self._shortcut)
+        server.middleware.extend([self.answering, self._shortcut])
         if self._changes:
             listening = Listening(bus_of(server.get_request_handler("subscriptions/listen")), self._listen)
             server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, listening)

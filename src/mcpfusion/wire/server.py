@@ -1,6 +1,7 @@
 """A server of our own, or one that a user brought: over stdio, over HTTP, or in any ASGI host."""
 
 import gc
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +136,11 @@ class FusionServer:
         """Serve over streamable HTTP at `/mcp`, with `/healthz` and `/readyz`, until the process is told to stop."""
         import uvicorn
 
+        from mcpfusion.wire.stopping import HttpServer
+
         app = self.asgi(host=host)
+        # Where the process's logs are set up, what uvicorn has to say goes there too.
+        logs: dict[str, Any] = {"log_config": None} if logging.getLogger().handlers else {}
         config = uvicorn.Config(
             app,
             host=host,
@@ -143,9 +148,10 @@ class FusionServer:
             log_level="warning",
             timeout_graceful_shutdown=SHUTDOWN_GRACE,
             lifespan="on",
+            **logs,
         )
         _settle_memory()
-        await uvicorn.Server(config).serve()
+        await HttpServer(config, self.attachment.answering).serve()
 
 
 def _new_server(fusion: "Fusion") -> Server[Any]:
