@@ -5,7 +5,7 @@ import logging
 import threading
 import warnings
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -360,7 +360,7 @@ async def pooler() -> AsyncIterator[Pooler]:
         tasks.cancel_scope.cancel()
 
 
-async def test_behind_a_pooler_nothing_is_left_on_the_connection(postgres_url: str):
+async def test_behind_a_pooler_nothing_is_left_on_the_connection(postgres_url: str, caplog: pytest.LogCaptureFixture):
     async with pooler() as between:
         store = PostgresStore(postgres_url.replace(f":{shared().port}", f":{between.port}"))
         for version in range(4):
@@ -369,6 +369,9 @@ async def test_behind_a_pooler_nothing_is_left_on_the_connection(postgres_url: s
         assert between.prepared == 0
         timeout = await store.server.run("SELECT current_setting('statement_timeout')")
         assert timeout == [("0",)]
+        async with aclosing(store.listen()) as messages:
+            assert await anext(messages) is None
+        assert "the URL leads to a pooler" in caplog.text
         await store.aclose()
     direct = PostgresStore(postgres_url)
     assert await direct.server.run("SELECT current_setting('statement_timeout')") == [("2s",)]

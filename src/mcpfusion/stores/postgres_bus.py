@@ -25,6 +25,7 @@ class PostgresBus:
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
+        self._warned = False
         # Databases are apart of themselves; schemas in one database are not, and a channel has 63 bytes.
         self._channel = "mcpfusion_" + hashlib.sha256(server.url.schema.encode()).hexdigest()[:16]
 
@@ -65,4 +66,10 @@ class PostgresBus:
         except BaseException:
             link.close()
             raise
+        if not link.direct and not self._warned:
+            self._warned = True
+            _log.warning(
+                "PostgreSQL store: the URL leads to a pooler; in transaction mode nothing is heard of what other "
+                "processes tell. Give the URL of the server itself, or of a pool in session mode."
+            )
         return link

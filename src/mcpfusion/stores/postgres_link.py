@@ -56,6 +56,11 @@ class Link:
         """As PostgreSQL counts: 160004 is 16.4."""
         return self._connection.info.server_version
 
+    @property
+    def direct(self) -> bool:
+        """Whether statements are prepared, as there is no pooler in between."""
+        return self._connection.prepare_threshold is not None
+
     def prepare_statements(self) -> None:
         """Plan each statement once. Not behind a pooler, which may hand the next one to another backend."""
         self._connection.prepare_threshold = 0
