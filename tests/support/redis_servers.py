@@ -151,10 +151,6 @@ def cluster_url(nodes: Sequence[Server]) -> str:
     return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes[:3])
 
 
-def _text(answer: Any) -> str:
-    return answer.decode() if isinstance(answer, bytes) else str(answer)
-
-
 @contextmanager
 def watched(folder: Path) -> Iterator[tuple[Sequence[Server], Sequence[Server]]]:
     """Run a master and two replicas, and three Sentinels that watch them: (servers, Sentinels)."""
@@ -186,10 +182,8 @@ def watched(folder: Path) -> Iterator[tuple[Sequence[Server], Sequence[Server]]]
 
 
 def _knows_all(sentinel: Server) -> bool:
-    rows = sentinel.client().execute_command("SENTINEL MASTERS")
-    row = rows[0]
-    found = row if isinstance(row, dict) else {_text(k): _text(v) for k, v in zip(row[::2], row[1::2], strict=True)}
-    return int(found["num-slaves"]) == 2 and int(found["num-other-sentinels"]) == 2
+    found = sentinel.client().sentinel_masters()["service"]
+    return found["num-slaves"] == 2 and found["num-other-sentinels"] == 2
 
 
 def sentinel_url(sentinels: Sequence[Server]) -> str:

@@ -16,6 +16,8 @@ from redis.exceptions import (
 
 from .protocol import StoreError
 
+_REPLACED = frozenset({"READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"})
+
 _KINDS: tuple[tuple[type[RedisError], str, str], ...] = (
     (AuthenticationError, "the user or password is refused", "check those in the URL, and the server's ACL"),
     (NoPermissionError, "its user may not do this", "allow it the commands and keys that the documentation names"),
@@ -69,7 +71,13 @@ def failure(reason: str, remedy: str = "") -> StoreError:
     return StoreError(f"Redis store: {reason}" + (f"; {remedy}" if remedy else ""))
 
 
-def code_of(error: ResponseError) -> str:
+def is_replaced(error: object) -> bool:
+    """Whether a server says that it is not the one to ask any more."""
+    # What a command in a script says stands somewhere in what is said of the script.
+    return isinstance(error, RedisError) and (code_of(error) in _REPLACED or "READONLY" in str(error))
+
+
+def code_of(error: RedisError) -> str:
     """Return the first word of an error as the server sent it, which says its kind."""
     code = getattr(error, "status_code", None) or str(error).partition(" ")[0]
     return code if code.isalnum() and code.isupper() else "ERR"

@@ -180,11 +180,12 @@ for at = 3, #ARGV, 2 do
   local score = redis.call('ZSCORE', expires, member)
   if score and tonumber(score) < tonumber(ARGV[2]) then
     local head = redis.call('LINDEX', key, 0)
+    -- First of all, because a full server allows it, and then the rest of the script too.
+    redis.call('UNLINK', key)
     if head then
       local _, marks, _, state = parse(head)
       if has(marks, 'u') then count(states, state, -1) end
     end
-    redis.call('UNLINK', key)
     redis.call('ZREM', names, member)
     redis.call('ZREM', found_by, other)
     redis.call('ZREM', due, member)

@@ -19,7 +19,7 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError, RedisError
 
 from .protocol import StoreError
-from .redis_errors import code_of, explain, failure
+from .redis_errors import code_of, explain, failure, is_replaced
 from .redis_link import Command, Link
 from .redis_nodes import nodes_of
 from .redis_scripts import LAYOUT, Script
@@ -35,7 +35,6 @@ _HOPS = 8
 _PAUSE = 0.05
 # Answers that say: not here, or not now, and nothing was done.
 _ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN", "NOSCRIPT"})
-_REPLACED = frozenset({"READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +110,7 @@ class RedisServer:
         self.prefix = self.url.prefix.encode()
         self._nodes = nodes_of(self.url)
         self._clocks: dict[Address, float] = {}
+        self._sent: set[tuple[Address, Script]] = set()
         self._closed = False
         self._lanes: list[_Lane] = []
         self._lane_here: RunVar[_Lane] = RunVar("mcpfusion.stores.redis")
@@ -232,6 +232,8 @@ class RedisServer:
                 turn.error = None if turn.again else error
             return
         self._conclude(address, turns, answers, durable)
+        if any(is_replaced(turn.error) for turn in turns):
+            await lane.pools[address].close_idle()
 
     def _commands(self, address: Address, turns: Sequence[_Turn], durable: bool, deadline: float) -> list[Command]:
         remaining = deadline - anyio.current_time()
@@ -241,7 +243,8 @@ class RedisServer:
         for turn in turns:
             if turn.asking:
                 commands.append(("ASKING",))
-            commands.append(turn.call.command(in_time, turn.whole))
+            sent = (address, turn.call.script) in self._sent
+            commands.append(turn.call.command(in_time, turn.whole or not sent))
         if durable and self.url.wait:
             commands.append(("WAIT", self.url.wait, WAIT_LIMIT_MS))
         return commands
@@ -258,6 +261,7 @@ class RedisServer:
                 self._redirect(turn, turn.answer)
             elif turn.call.script is not None:
                 told = turn.answer
+                self._sent.add((address, turn.call.script))
                 self._tell_time(address, float(told[0]) + float(told[1]) / 1e6 - arrived)
                 turn.answer = told[2:]
         if isinstance(waited, RedisError) or waited < self.url.wait:
@@ -268,9 +272,9 @@ class RedisServer:
             for turn in turns:
                 turn.error = turn.error or (None if turn.again else few)
 
-    def _redirect(self, turn: _Turn, answer: Any) -> None:
+    def _redirect(self, turn: _Turn, answer: RedisError) -> None:
         code = code_of(answer)
-        if code in _REPLACED or code == "MOVED":
+        if code == "MOVED" or is_replaced(answer):
             self._nodes.lost()
         if code not in _ELSEWHERE:
             turn.error = answer
