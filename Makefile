@@ -4,12 +4,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-stores lint types imports check clean
+.PHONY: help setup demo test test-stores test-fleet lint types imports check clean
 
 help:
 	@echo 'make demo    see a gated workflow from the first call to the last'
 	@echo 'make test    run the tests'
 	@echo 'make test-stores   those of the stores, with SQLite, Redis and PostgreSQL; nothing is skipped'
+	@echo 'make test-fleet    replicas on one store under load, while they are killed and the engine is restarted: some 10 minutes'
 	@echo 'make check   everything that CI checks: lint, types, imports, tests'
 
 setup: $(READY)
@@ -29,6 +30,9 @@ test: setup
 
 test-stores: setup
 	MCPFUSION_REQUIRE_ENGINES=1 $(PY) -m pytest tests/stores $(wildcard $(foreach of,store redis postgres,tests/swarm/test_*$(of)*.py))
+
+test-fleet: setup
+	MCPFUSION_FLEET_SECONDS=$${MCPFUSION_FLEET_SECONDS:-30} $(PY) -m pytest tests/fleet -rP
 
 lint: setup
 	$(PY) -m ruff check .

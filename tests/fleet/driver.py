@@ -81,12 +81,16 @@ class Driver:
 
     async def run(self, seconds: float, *, modern: int = 26, legacy: int = 6) -> None:
         """Let so many clients of each era call for so long, and wait for the last answer."""
-        self._until = time.monotonic() + seconds
+        self.go_on(seconds)
         clients = [*(Stateless(self) for _ in range(modern)), *(Session(self) for _ in range(legacy))]
         async with asyncio.TaskGroup() as group:
             group.create_task(self._change_hot())
             for client in clients:
                 group.create_task(self._drive(client))
+
+    def go_on(self, seconds: float) -> None:
+        """Let the clients go on for so many seconds from now at least."""
+        self._until = max(self._until, time.monotonic() + seconds)
 
     async def look_around(self, count: int) -> None:
         """Look at so many orders once more."""

@@ -19,8 +19,7 @@ _forking.set_forkserver_preload(
         "tests.fleet.replica",
         "mcpfusion.wire.server",
         "uvicorn",
-        "mcpfusion.stores.sqlite",
-        "mcpfusion.stores.postgres",
+        *(f"mcpfusion.stores.{engine}" for engine in ("sqlite", "redis", "postgres")),
     ]
 )
 

@@ -1,5 +1,6 @@
 """One replica of the fleet: a server of orders, whose handlers keep a ledger."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Settings:
 
 def serve(settings: Settings, port: int) -> None:
     """Be a replica."""
+    logging.basicConfig(filename=settings.folder / "replicas.log", format="%(asctime)s %(process)d %(message)s")
     make_server(settings).run("http", port=port)
 
 

@@ -22,6 +22,10 @@ Disturb = Callable[[], Awaitable[None]]
 """Does to the engine what befalls engines, once."""
 
 
+AFTERMATH = 2.0
+"""Seconds for which clients call at least once the engine is back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is to happen.
@@ -88,7 +92,7 @@ async def _play(store: VersionedFsmStateStore, fleet: Fleet, ledgers: Ledgers, p
         if plan.kill_every:
             group.start_soon(fleet.kill_one_after_another, plan.kill_every)
         if plan.disturb is not None:
-            group.start_soon(_disturb, plan.disturb, plan.disturb_every, begun + plan.seconds, disturbances)
+            group.start_soon(_disturb, plan, begun + plan.seconds, driver, disturbances)
         await driver.run(plan.seconds)
         group.cancel_scope.cancel()
     seconds = time.monotonic() - begun
@@ -104,15 +108,16 @@ async def _play(store: VersionedFsmStateStore, fleet: Fleet, ledgers: Ledgers, p
     return Outcome(run, model.check(run), codes, steps, len(fleet.killed), seconds, disturbances)
 
 
-async def _disturb(disturb: Disturb, every: float, until: float, disturbances: list[float]) -> None:
+async def _disturb(plan: Plan, until: float, driver: Driver, disturbances: list[float]) -> None:
+    assert plan.disturb is not None
     while True:
-        await anyio.sleep(every)
-        # So early that there is something to be seen of the time after it.
-        if time.monotonic() > until - every / 2:
+        await anyio.sleep(plan.disturb_every)
+        if time.monotonic() > until:
             return
         with anyio.CancelScope(shield=True):
-            await disturb()
+            await plan.disturb()
         disturbances.append(time.monotonic())
+        driver.go_on(AFTERMATH)
 
 
 async def _leases_over(store: VersionedFsmStateStore, operator: Operator) -> tuple[dict[str, Workflow], set[str]]:
