@@ -112,7 +112,9 @@ class RedisSwarmStore:
         self, gateway: str, domain: str, handoff_id: str, *, limit: int, domain_limit: int | None, ttl_seconds: float
     ) -> bool:
         """See `RouteStore.take_place`."""
-        return await self._take(gateway, domain, handoff_id, limit, "" if domain_limit is None else domain_limit, ttl_seconds)
+        return await self._take(
+            gateway, domain, handoff_id, limit, "" if domain_limit is None else domain_limit, ttl_seconds
+        )
 
     async def keep_place(self, gateway: str, domain: str, handoff_id: str, ttl_seconds: float) -> None:
         """See `RouteStore.keep_place`."""
