@@ -13,8 +13,13 @@ import click
 
 from mcpfusion.cli import load
 from mcpfusion.cli.server import server_in
+from mcpfusion.logs import LEVELS, Form, configure_logging
+
+Logs = tuple[Form | None, str | None]
 
 _WATCHED = (".json", ".yaml", ".yml")
+LOG_FORMAT = "How logs are written to standard error; json also leaves out what exceptions say.  [default: text]"
+LOG_LEVEL = "What is logged, at the least.  [default: warning]"
 
 
 @click.command(short_help="Run the server that a Python file makes.")
@@ -34,8 +39,19 @@ _WATCHED = (".json", ".yaml", ".yml")
     help="Port to listen on, with http; 0: a free one.  [default: 8000]",
 )
 @click.option("--store", metavar="URL", default=None, help="Where workflows are kept, instead of what the file says.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default=None, help=LOG_FORMAT)
+@click.option("--log-level", type=click.Choice(LEVELS), default=None, help=LOG_LEVEL)
 @click.option("--reload", is_flag=True, help="Start again when a file beside FILE changes, with http.")
-def run(target: str, transport: str, host: str | None, port: int | None, store: str | None, reload: bool) -> None:
+def run(
+    target: str,
+    transport: str,
+    host: str | None,
+    port: int | None,
+    store: str | None,
+    log_format: Form | None,
+    log_level: str | None,
+    reload: bool,
+) -> None:
     """Run the server that FILE makes.
 
     FILE is a Python file, or the dotted name of a module. OBJECT is a server or a Fusion in it; without it,
@@ -46,7 +62,7 @@ def run(target: str, transport: str, host: str | None, port: int | None, store: 
     Examples:
       mcpfusion run server.py
       mcpfusion run server.py:server --transport http --port 8000
-      mcpfusion run shop.server --transport http --store sqlite:///shop.db
+      mcpfusion run shop.server --transport http --store sqlite:///shop.db --log-format json
       mcpfusion run server.py --transport http --reload
 
     \b
@@ -59,16 +75,15 @@ def run(target: str, transport: str, host: str | None, port: int | None, store: 
             raise click.UsageError("--host and --port need --transport http")
     where = _address(host or "127.0.0.1", 8000 if port is None else port) if transport == "http" else {}
     try:
-        (_watch if reload else _serve)(target, transport, where, store)
+        (_watch if reload else _serve)(target, transport, where, store, (log_format, log_level))
     except KeyboardInterrupt:
         return
 
 
-def _serve(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
+def _serve(target: str, transport: str, where: dict[str, Any], store: str | None, logs: Logs) -> None:
     name, wanted = load.split(target)
     start = server_in(load.load(name), wanted, store)
-    # On stderr, since over stdio the protocol owns stdout; nothing when the file has set up its own logging.
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    configure_logging(*logs)  # not where the file has set up its own logging, unless an option says so
     if where:
         click.echo(f"mcpfusion: serving {target} at {_url(**where)}", err=True)
     try:
@@ -96,7 +111,7 @@ def _url(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
 
 
-def _watch(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
+def _watch(target: str, transport: str, where: dict[str, Any], store: str | None, logs: Logs) -> None:
     from watchfiles import PythonFilter, run_process
 
     # What it has to say of interrupts and of servers that have ended is said here already.
@@ -105,7 +120,7 @@ def _watch(target: str, transport: str, where: dict[str, Any], store: str | None
     run_process(
         path.parent if path else Path.cwd(),
         target=_serve_again,
-        args=(target, transport, where, store),
+        args=(target, transport, where, store, logs),
         watch_filter=PythonFilter(extra_extensions=_WATCHED),
         callback=lambda changes: click.echo(f"mcpfusion: {_changed(changes)} changed, starting again", err=True),
         debounce=300,
@@ -116,10 +131,10 @@ def _changed(changes: set[Any]) -> str:
     return ", ".join(sorted({Path(path).name for _, path in changes}))
 
 
-def _serve_again(target: str, transport: str, where: dict[str, Any], store: str | None) -> None:
+def _serve_again(target: str, transport: str, where: dict[str, Any], store: str | None, logs: Logs) -> None:
     threading.Thread(target=_end_with_the_watcher, daemon=True).start()
     try:
-        _serve(target, transport, where, store)
+        _serve(target, transport, where, store, logs)
     except click.ClickException as error:
         # The next change may mend it, so the watcher stays.
         click.echo(f"mcpfusion: {' '.join(error.format_message().split())}", err=True)

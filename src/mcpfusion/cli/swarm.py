@@ -1,12 +1,14 @@
 """`mcpfusion swarm` and `mcpfusion pins`: a gateway from a config file, and what it has pinned."""
 
 import json
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import click
+
+from mcpfusion.cli.run import LOG_FORMAT, LOG_LEVEL
+from mcpfusion.logs import LEVELS, Form, configure_logging
 
 if TYPE_CHECKING:
     from mcpfusion.swarm.pins import PinStore
@@ -19,7 +21,9 @@ T = TypeVar("T")
 @click.option("--transport", type=click.Choice(["stdio", "http"]), default="stdio", show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on, with http.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port, with http.")
-def swarm(file: str, transport: str, host: str, port: int) -> None:
+@click.option("--log-format", type=click.Choice(["text", "json"]), default=None, help=LOG_FORMAT)
+@click.option("--log-level", type=click.Choice(LEVELS), default=None, help=LOG_LEVEL)
+def swarm(file: str, transport: str, host: str, port: int, log_format: Form | None, log_level: str | None) -> None:
     """Run a gateway that hands conversations to the specialists of a YAML file.
 
     The triage tool is made from the registry's descriptions. The delegation secret comes from the variable
@@ -41,7 +45,7 @@ def swarm(file: str, transport: str, host: str, port: int) -> None:
     """
     from mcpfusion.proxy.gateway import ConfigError, read_gateway
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    configure_logging(log_format, log_level)
     try:
         server = read_gateway(file)
         where: dict[str, Any] = {"host": host, "port": port} if transport == "http" else {}

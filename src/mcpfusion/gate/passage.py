@@ -26,7 +26,7 @@ from mcpfusion.gate.ticket import Outcome, Ticket
 from mcpfusion.gate.workflows import GoneError, Moved, StoreUnavailable, StuckError, Workflows
 from mcpfusion.machine import Snapshot, UnknownStateError
 from mcpfusion.stores.protocol import Claim, LastStep, Step, Workflow
-from mcpfusion.telemetry import workflow_name
+from mcpfusion.telemetry import TOOL, WORKFLOW, workflow_name
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ class Passages:
         except GoneError as gone:
             answer = refusal.gone(ticket.tool.name, ticket.handle, gone.expired_at, self._bindings.minting)
         except (UnknownStateError, StuckError) as error:
-            _log.error("workflow %s: %s", workflow_name(ticket.scope, ticket.handle), error)
+            name = workflow_name(ticket.scope, ticket.handle)
+            _log.error("workflow %s: %s", name, error, extra={WORKFLOW: name, TOOL: ticket.tool.name})
             answer = refusal.unknown_state(ticket.handle)
         ticket.seen.refused(answer)
         return answer

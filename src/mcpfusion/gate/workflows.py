@@ -21,7 +21,7 @@ from mcpfusion.gate.plain import NotListable
 from mcpfusion.machine import MachineError, Snapshot, UnknownStateError
 from mcpfusion.machine.snapshot import state_text
 from mcpfusion.stores.protocol import Outcome, Step, VersionedFsmStateStore, Workflow
-from mcpfusion.telemetry import OUTCOME, STATE, STEPS, workflow_name
+from mcpfusion.telemetry import OUTCOME, STATE, STEPS, WORKFLOW, workflow_name
 
 _log = logging.getLogger(__name__)
 
@@ -309,7 +309,8 @@ class Workflows:
         except UnknownStateError:
             raise
         except Exception as error:
-            _log.exception("cannot read workflow %s", workflow_name(scope, handle))
+            name = workflow_name(scope, handle)
+            _log.exception("cannot read workflow %s", name, extra={WORKFLOW: name})
             raise StoreUnavailable from error
 
     async def _write(self, record: Workflow, expected: int, step: Step | None = None) -> bool:
@@ -317,7 +318,9 @@ class Workflows:
             with anyio.fail_after(STORE_TIMEOUT):
                 return await self.store.write(self._dated(record, step), expected_version=expected, step=step)
         except Exception as error:
-            _log.exception("cannot write workflow %s", _name(record))
+            _log.exception(
+                "cannot write workflow %s", _name(record), extra={WORKFLOW: _name(record), STATE: record.state}
+            )
             raise StoreUnavailable from error
 
 

@@ -21,6 +21,8 @@ class StoreError(Exception):
     what is stored.
     """
 
+    safe_to_log = True
+
 
 @dataclass(frozen=True, slots=True)
 class FsmSnapshot:

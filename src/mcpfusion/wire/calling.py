@@ -38,6 +38,7 @@ from mcpfusion.gate.ticket import Outcome, Ticket
 from mcpfusion.swarm.clearance import cleared
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.handoffs import Handoff
+from mcpfusion.telemetry import TOOL
 from mcpfusion.wire.handover import Handover
 from mcpfusion.wire.request import (
     RequestContext,
@@ -327,7 +328,7 @@ def _raised(call: Call, error: BaseException) -> Outcome:
         return Outcome(_failed(cause), False, in_doubt=cause.in_doubt)
     if isinstance(error, KeyboardInterrupt | GeneratorExit) or _is_own_cancellation(error):
         raise error
-    _log.error("the handler of %r raised", call.tool, exc_info=error)
+    _log.error("the handler of %r raised", call.tool, exc_info=error, extra={TOOL: call.tool})
     lost = isinstance(error, get_cancelled_exc_class())  # something that the handler waited for was cancelled
     doubt = lost or any(isinstance(cause, ToolError) and cause.in_doubt for cause in causes)
     return Outcome(_internal(call.tool), False, in_doubt=doubt)

@@ -8,6 +8,7 @@ import click
 
 from mcpfusion.cli.workflows import access
 from mcpfusion.stores.protocol import Claim, Step, VersionedFsmStateStore, Workflow
+from mcpfusion.telemetry import workflow_name
 
 
 @click.command(short_help="Show one workflow and its history.")
@@ -53,6 +54,7 @@ def _print(record: Workflow, history: Sequence[Step], now: float) -> None:
         "moved": text.time_text(record.updated_at),
         "expires": "" if record.expires_at is None else text.time_text(record.expires_at),
         "id": record.id,
+        "in logs": workflow_name(record.scope, record.handle),
         "version": str(record.version),
     }
     if (machine := record.snapshot.get("machine")) is not None:
@@ -114,6 +116,7 @@ def _print_json(record: Workflow, history: Sequence[Step], now: float) -> None:
         text.record_json(record, now)
         | {
             "id": record.id,
+            "log_name": workflow_name(record.scope, record.handle),
             "version": record.version,
             "snapshot": record.snapshot,
             "last": last,
