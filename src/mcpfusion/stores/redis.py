@@ -173,13 +173,18 @@ class RedisStore:
         """See `Bus.listen`."""
         return self._bus.listen()
 
-    async def check(self) -> None:
-        """See whether the server can be used, and write down how its keys are laid out when it is new.
+    async def initialise(self) -> Sequence[str]:
+        """See `Maintained.initialise`. All there is to do is to write down how the keys are laid out."""
+        return await self.describe()
 
-        Raises:
-            StoreError: It cannot be.
-        """
-        await self._buckets()
+    async def describe(self) -> Sequence[str]:
+        """See `Maintained.describe`. The layout is written down by the first use, whatever that is."""
+        kinds = {"single": "one server", "sentinel": "a server watched by Sentinels", "cluster": "a Cluster"}
+        url = self._server.url
+        lines = [f"Redis store: {kinds[url.kind]}, workflows in {len(await self._buckets())} bucket(s)"]
+        if url.wait:
+            lines.append(f"a write counts when {url.wait} replica(s) have it")
+        return lines
 
     async def aclose(self) -> None:
         """Close the connections. Calling it again does nothing; anything else raises StoreError from then on."""
