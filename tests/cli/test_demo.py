@@ -168,5 +168,5 @@ def test_it_cleans_up_when_it_is_told_to_stop() -> None:
             break
     process.send_signal(signal.SIGTERM)
     rest, complaint = process.communicate(timeout=60)
-    assert (process.returncode, complaint.strip()) == (1, "mcpfusion: aborted")
+    assert (process.returncode, complaint.strip()) == (130, "")
     assert_nothing_is_left(seen + rest)
