@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Sequence
 
 import anyio
 
+from .postgres_errors import explain
 from .postgres_link import Link
 from .postgres_server import LIMIT, PostgresServer
-from .protocol import StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +51,7 @@ class PostgresBus:
                         await link.execute("SELECT 1", (), LIMIT)
             except Exception as error:
                 if not pause and not self._server.closed:
-                    reason = error if isinstance(error, StoreError) else type(error).__name__
-                    _log.warning("PostgreSQL store: what other processes tell is not heard for now: %s", reason)
+                    _log.warning("what other processes tell is not heard for now: %s", explain(error))
             finally:
                 if link is not None:
                     link.close()
