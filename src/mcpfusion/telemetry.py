@@ -96,6 +96,8 @@ class _OpenTelemetry:
 
     trace: Any
     context: Any
+    metrics: Any
+    given = False
     tracer: Any = None
     meter: Any = None
 
@@ -108,7 +110,7 @@ class _OpenTelemetry:
             from opentelemetry import context, metrics, trace
         except ImportError:
             return False
-        self.trace, self.context = trace, context
+        self.trace, self.context, self.metrics = trace, context, getattr(metrics, "_internal", metrics)
         self.tracer = trace.get_tracer(SCOPE, __version__)
         self.meter = metrics.get_meter(SCOPE, __version__)
         return True
@@ -117,6 +119,16 @@ class _OpenTelemetry:
     def here(self) -> bool:
         """Whether it is installed."""
         return self.tracer is not None or self.load()
+
+    @property
+    def traces(self) -> bool:
+        """Whether anybody has set up a provider of tracers; else all that a span would cost can be saved."""
+        return self.given or (self.here and getattr(self.trace, "_TRACER_PROVIDER", self) is not None)
+
+    @property
+    def measures(self) -> bool:
+        """Whether anybody has set up a provider of meters."""
+        return self.given or (self.here and getattr(self.metrics, "_METER_PROVIDER", self) is not None)
 
 
 _otel = _OpenTelemetry()
@@ -128,11 +140,12 @@ def use_providers(tracer_provider: Any, meter_provider: Any) -> None:
         _otel.tracer = tracer_provider.get_tracer(SCOPE, __version__)
         _otel.meter = meter_provider.get_meter(SCOPE, __version__)
         _otel.instruments.clear()
+        _otel.given = True
 
 
 def span(name: str, attributes: Attributes) -> Span:
     """Return a span, to be entered: a child of the one that is current."""
-    if not _otel.here:
+    if not _otel.traces:
         return _NOT_RECORDED
     made = _otel.tracer.start_span(name, attributes=attributes, record_exception=False, set_status_on_exception=False)
     return _Recorded(made) if made.is_recording() else _NOT_RECORDED
@@ -140,7 +153,7 @@ def span(name: str, attributes: Attributes) -> Span:
 
 def traceparent() -> str | None:
     """Return the span that is being recorded as W3C Trace Context has it; None where none is recorded."""
-    if not _otel.here:
+    if not _otel.traces:
         return None
     current = _otel.trace.get_current_span()
     if not current.is_recording():
@@ -182,7 +195,7 @@ class Counter:
 
     def add(self, attributes: Attributes) -> None:
         """Count one."""
-        if _otel.here:
+        if _otel.measures:
             made = _otel.instruments.get(self.name)
             if made is None:
                 made = _otel.instruments[self.name] = _otel.meter.create_counter(self.name, **self._about)
@@ -198,7 +211,7 @@ class Duration:
 
     def record(self, seconds: float, attributes: Attributes) -> None:
         """Record one."""
-        if _otel.here:
+        if _otel.measures:
             made = _otel.instruments.get(self.name)
             if made is None:
                 made = _otel.instruments[self.name] = _otel.meter.create_histogram(self.name, **self._about)
