@@ -1,18 +1,27 @@
 """Whatever is asked of them in whatever order, the engines answer alike."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpfusion.stores import MemoryStore, PostgresStore, SqliteStore, VersionedFsmStateStore
+from mcpfusion.stores import MemoryStore, PostgresStore, RedisStore, SqliteStore, VersionedFsmStateStore
 
 from ..support.postgres_servers import emptied_url
+from ..support.redis_servers import Server, server
 from .records import claim, step, workflow
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with server(tmp_path_factory.mktemp("redis")) as one:
+        yield one
+
 
 names = st.sampled_from(["", "a", "b", "é"])
 states = st.sampled_from(["draft", "review", ""])
@@ -94,4 +103,17 @@ def test_memory_and_postgres_agree(asked: list[Ask]):
         await _compare(asked, store)
         await store.aclose()
 
+    anyio.run(compare)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(asks, min_size=1, max_size=40), st.sampled_from([1, 32]))
+def test_memory_and_redis_agree(redis_server: Server, asked: list[Ask], buckets: int):
+    async def compare() -> None:
+        store = RedisStore(redis_server.url())
+        await _compare(asked, store)
+        await store.aclose()
+
+    redis_server.client().flushall()
+    redis_server.client().set("mcpfusion:layout", f"1:{buckets}")
     anyio.run(compare)

@@ -74,7 +74,7 @@ class Link:
         with anyio.CancelScope(shield=shield, deadline=deadline) as scope:
             if not connection.is_connected:
                 await connection.connect()
-            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            await connection.send_packed_command(_packed(commands), check_health=False)
             for _ in commands:
                 try:
                     answers.append(await connection.read_response(disconnect_on_error=False))
@@ -91,7 +91,7 @@ class Link:
 
     async def ping(self) -> None:
         """Ask for a word, without waiting for it."""
-        await self._connection.send_packed_command(self._connection.pack_command("PING"), check_health=False)
+        await self._connection.send_packed_command(_packed([("PING",)]), check_health=False)
 
     async def is_quiet(self) -> bool:
         """Whether it can be used: whole, and with nothing to read. What a server says unasked is a farewell."""
@@ -104,6 +104,17 @@ class Link:
         """Close it, whatever it is doing."""
         with anyio.CancelScope(shield=True):
             await self._connection.disconnect(nowait=True)
+
+
+def _packed(commands: Sequence[Command]) -> bytes:
+    """Return commands as they are sent: what redis-py's own function gives, in a fraction of its time."""
+    parts: list[bytes] = []
+    for command in commands:
+        parts.append(b"*%d\r\n" % len(command))
+        for each in command:
+            word = each if isinstance(each, bytes) else str(each).encode()
+            parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
+    return b"".join(parts)
 
 
 def _check_server(hello: Any, memory: Any, cluster: bool) -> None:

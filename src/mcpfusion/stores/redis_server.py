@@ -8,9 +8,10 @@ wait for its replicas are one round trip, and each event loop of the process has
 import os
 import time
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import AsyncGenerator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -31,6 +32,7 @@ LIMIT = 5.0
 WAIT_LIMIT_MS = 2000
 """How long a write waits for its replicas."""
 
+_TOGETHER = 100
 _HOPS = 8
 _PAUSE = 0.05
 # Answers that say: not here, or not now, and nothing was done.
@@ -65,6 +67,8 @@ class _Turn:
 
     call: Call
     slot: int
+    durable: bool
+    repeatable: bool
     answer: Any = None
     error: BaseException | None = None
     again: bool = False
@@ -73,14 +77,85 @@ class _Turn:
     failed: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class _Ride:
+    """Turns of one caller that are sent to one server together, perhaps with those of others."""
+
+    turns: Sequence[_Turn]
+    woken: anyio.Event = field(default_factory=anyio.Event)
+    leads: bool = False
+    taken: bool = False
+
+
 class _Pool:
-    """The connections of one event loop to one server."""
+    """The connections of one event loop to one server, and what waits to be sent.
+
+    Whoever finds a connection free sends all that waits. Others wait until they were taken along, or until it is
+    their turn to lead.
+    """
 
     def __init__(self, size: int) -> None:
-        self.slots = anyio.Semaphore(size, fast_acquire=True)
         self.idle: list[Link] = []
+        self._free = size
+        self._waiting: deque[_Ride] = deque()
+
+    async def ride(self, ride: _Ride, send: Callable[[Sequence[_Turn]], Awaitable[None]], deadline: float) -> None:
+        """Have the turns sent, by this caller or by another one.
+
+        Raises:
+            TimeoutError: The time is over, and it is not known what became of them if they were taken along.
+        """
+        self._waiting.append(ride)
+        if self._free:
+            self._free -= 1
+            ride.leads = True
+        else:
+            await self._wait(ride, deadline)
+        if not ride.leads:
+            return
+        rides = self._take(ride)
+        try:
+            await send([turn for each in rides for turn in each.turns])
+        finally:
+            for each in rides:
+                each.woken.set()
+            self._pass_on()
+
+    async def _wait(self, ride: _Ride, deadline: float) -> None:
+        try:
+            with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
+                await ride.woken.wait()
+        except BaseException:
+            if ride.leads:
+                self._waiting.remove(ride)
+                self._pass_on()
+            elif ride.taken:
+                # What is on its way is waited for, so that it is known what became of it.
+                with anyio.CancelScope(shield=True, deadline=deadline):
+                    await ride.woken.wait()
+            else:
+                self._waiting.remove(ride)
+            raise
+
+    def _take(self, leader: _Ride) -> list[_Ride]:
+        # Whoever is about to lead himself has a connection, and is not taken along.
+        along = [each for each in self._waiting if not each.leads][: _TOGETHER - 1]
+        rides = [leader, *along]
+        for each in rides:
+            each.taken = True
+        self._waiting = deque(each for each in self._waiting if not each.taken)
+        return rides
+
+    def _pass_on(self) -> None:
+        following = next((each for each in self._waiting if not each.leads), None)
+        if following is None:
+            self._free += 1
+        else:
+            following.leads = True
+            following.woken.set()
 
     async def close_idle(self) -> None:
+        """Close the connections that nobody uses."""
         while self.idle:
             await self.idle.pop().close()
 
@@ -93,6 +168,9 @@ class _Lane:
         self.process = os.getpid()
         self.finding = anyio.Lock()
         self.pools: dict[Address, _Pool] = {}
+
+
+_untold = failure("the connection was closed")
 
 
 class RedisServer:
@@ -136,12 +214,12 @@ class RedisServer:
     async def run_all(self, calls: Sequence[Call], *, durable: bool = False, repeatable: bool = False) -> list[Any]:
         """Return the answers of several calls, one round trip to each of the servers concerned. See `run`."""
         deadline = anyio.current_time() + LIMIT
-        turns = [_Turn(call, key_slot(call.keys[0])) for call in calls]
+        turns = [_Turn(call, key_slot(call.keys[0]), durable, repeatable) for call in calls]
         try:
             lane = self._lane()
             waiting = turns
             for _ in range(_HOPS):
-                await self._send(lane, waiting, durable, repeatable, deadline)
+                await self._send(lane, waiting, deadline)
                 for turn in waiting:
                     if turn.error is not None:
                         raise turn.error
@@ -194,9 +272,7 @@ class RedisServer:
                 for pool in lane.pools.values():
                     await pool.close_idle()
 
-    async def _send(
-        self, lane: _Lane, turns: Sequence[_Turn], durable: bool, repeatable: bool, deadline: float
-    ) -> None:
+    async def _send(self, lane: _Lane, turns: Sequence[_Turn], deadline: float) -> None:
         groups: dict[Address, list[_Turn]] = {}
         if any(turn.again and turn.asking is None and not turn.whole for turn in turns):
             await anyio.sleep(_PAUSE)
@@ -204,21 +280,37 @@ class RedisServer:
             address = turn.asking or await self._address(lane, turn.slot, deadline)
             groups.setdefault(address, []).append(turn)
         if len(groups) == 1:
-            await self._send_to(lane, *groups.popitem(), durable, repeatable, deadline)
+            await self._send_to(lane, *groups.popitem(), deadline)
             return
         async with anyio.create_task_group() as tasks:
             for address, group in groups.items():
-                tasks.start_soon(self._send_to, lane, address, group, durable, repeatable, deadline)
+                tasks.start_soon(self._send_to, lane, address, group, deadline)
 
-    async def _send_to(
-        self, lane: _Lane, address: Address, turns: Sequence[_Turn], durable: bool, repeatable: bool, deadline: float
-    ) -> None:
+    async def _send_to(self, lane: _Lane, address: Address, turns: Sequence[_Turn], deadline: float) -> None:
+        pool = lane.pools.get(address)
+        if pool is None:
+            pool = lane.pools[address] = _Pool(self.url.pool_size)
+
+        async def send(together: Sequence[_Turn]) -> None:
+            await self._exchange(pool, address, together, deadline)
+
+        for turn in turns:
+            # Whoever takes them along says so; if he cannot, this is what is true of them.
+            turn.error = _untold
+        try:
+            await pool.ride(_Ride(turns), send, deadline)
+        except TimeoutError as error:
+            for turn in turns:
+                turn.error = error
+
+    async def _exchange(self, pool: _Pool, address: Address, turns: Sequence[_Turn], deadline: float) -> None:
         sent = False
         try:
-            async with self._link(lane, address, deadline) as link:
-                commands = self._commands(address, turns, durable, deadline)
+            async with self._link(pool, address, deadline) as link:
+                commands = self._commands(address, turns, deadline)
                 sent = True
-                answers = await link.exchange(commands, deadline, shield=turns[0].call.script is not None)
+                shield = any(turn.call.script is not None for turn in turns)
+                answers = await link.exchange(commands, deadline, shield=shield)
         except Exception as error:
             self._nodes.lost()
             if len(self._clocks) > 1:
@@ -226,16 +318,16 @@ class RedisServer:
             lost = isinstance(error, ConnectionError | OSError) and not isinstance(error, TimeoutError)
             for turn in turns:
                 # What was not sent may go another way, where there is one.
-                turn.again = lost and not turn.failed and (repeatable if sent else self.url.kind != "single")
+                turn.again = lost and not turn.failed and (turn.repeatable if sent else self.url.kind != "single")
                 turn.failed = True
                 turn.asking = None
                 turn.error = None if turn.again else error
             return
-        self._conclude(address, turns, answers, durable)
+        self._conclude(address, turns, answers)
         if any(is_replaced(turn.error) for turn in turns):
-            await lane.pools[address].close_idle()
+            await pool.close_idle()
 
-    def _commands(self, address: Address, turns: Sequence[_Turn], durable: bool, deadline: float) -> list[Command]:
+    def _commands(self, address: Address, turns: Sequence[_Turn], deadline: float) -> list[Command]:
         remaining = deadline - anyio.current_time()
         clock = self._clocks.get(address)
         in_time = "" if clock is None else f"{time.monotonic() + clock + remaining:.3f}"
@@ -245,18 +337,18 @@ class RedisServer:
                 commands.append(("ASKING",))
             sent = (address, turn.call.script) in self._sent
             commands.append(turn.call.command(in_time, turn.whole or not sent))
-        if durable and self.url.wait:
+        if self.url.wait and any(turn.durable for turn in turns):
             commands.append(("WAIT", self.url.wait, WAIT_LIMIT_MS))
         return commands
 
-    def _conclude(self, address: Address, turns: Sequence[_Turn], answers: list[Any], durable: bool) -> None:
+    def _conclude(self, address: Address, turns: Sequence[_Turn], answers: list[Any]) -> None:
         arrived = time.monotonic()
-        waited = answers.pop() if durable and self.url.wait else self.url.wait
+        waited = answers.pop() if self.url.wait and any(turn.durable for turn in turns) else self.url.wait
         each = iter(answers)
         for turn in turns:
             if turn.asking:
                 next(each)
-            turn.again, turn.asking, turn.answer = False, None, next(each)
+            turn.again, turn.asking, turn.answer, turn.error = False, None, next(each), None
             if isinstance(turn.answer, RedisError):
                 self._redirect(turn, turn.answer)
             elif turn.call.script is not None:
@@ -270,7 +362,8 @@ class RedisServer:
                 "too few replicas have what was written", "start them, or lower wait in the URL for what that costs"
             )
             for turn in turns:
-                turn.error = turn.error or (None if turn.again else few)
+                if turn.durable and not turn.again:
+                    turn.error = turn.error or few
 
     def _redirect(self, turn: _Turn, answer: RedisError) -> None:
         code = code_of(answer)
@@ -304,15 +397,11 @@ class RedisServer:
         return found
 
     @asynccontextmanager
-    async def _link(self, lane: _Lane, address: Address, deadline: float) -> AsyncGenerator[Link]:
-        pool = lane.pools.get(address)
-        if pool is None:
-            pool = lane.pools[address] = _Pool(self.url.pool_size)
-        with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
-            await pool.slots.acquire()
+    async def _link(self, pool: _Pool, address: Address, deadline: float) -> AsyncGenerator[Link]:
         link: Link | None = None
         try:
-            link = await self._take(pool, address, deadline)
+            with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
+                link = await self._take(pool, address, deadline)
             yield link
         except BaseException:
             if link is not None:
@@ -320,12 +409,9 @@ class RedisServer:
             # What befell one connection has likely befallen those that wait as well.
             await pool.close_idle()
             raise
-        else:
-            pool.idle.append(link)
-            if self._closed:
-                await pool.close_idle()
-        finally:
-            pool.slots.release()
+        pool.idle.append(link)
+        if self._closed:
+            await pool.close_idle()
 
     async def _take(self, pool: _Pool, address: Address, deadline: float) -> Link:
         while pool.idle:

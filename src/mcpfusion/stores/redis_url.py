@@ -17,7 +17,7 @@ Address = tuple[str, int]
 Kind = Literal["single", "sentinel", "cluster"]
 
 DEFAULT_PREFIX = "mcpfusion:"
-DEFAULT_POOL_SIZE = 10
+DEFAULT_POOL_SIZE = 2
 CONNECT_LIMIT = 2.0
 """Seconds for one attempt to connect, so that another server of the URL still has its turn."""
 
