@@ -400,8 +400,7 @@ class RedisServer:
     async def _link(self, pool: _Pool, address: Address, deadline: float) -> AsyncGenerator[Link]:
         link: Link | None = None
         try:
-            with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
-                link = await self._take(pool, address, deadline)
+            link = await self._take(pool, address, deadline)
             yield link
         except BaseException:
             if link is not None:
@@ -419,7 +418,8 @@ class RedisServer:
             if await link.is_quiet():
                 return link
             await link.close()
-        link = await Link.connect(self.url, address, deadline)
+        with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
+            link = await Link.connect(self.url, address, deadline)
         if link.clock is not None:
             self._tell_time(address, link.clock)
         return link
