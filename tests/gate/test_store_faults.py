@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflows, "STORE_TIMEOUT", 0.1)
+    monkeypatch.setattr(workflows, "PATIENCE", 0.2)
 
 
 class Shop:
@@ -27,11 +28,14 @@ class Shop:
     def __init__(self, handle_key: str | None = "id", **capture: Any) -> None:
         self.store = FaultyStore()
         self.runs: list[str] = []
+        self.fails = False
         self.now = 1000.0
         f = Fusion("shop")
 
         @f.action("payment.capture", bind_state=("due", "PAY"), **capture).handle
         async def payment_capture(note: str = "") -> dict:
+            if self.fails:
+                raise ValueError
             self.runs.append(note)
             return {"note": note}
 
@@ -113,6 +117,23 @@ async def test_a_commit_that_fails_for_a_while_is_written_once(how: How, times: 
     assert await shop.call(mode) == {"note": "n"}
     assert (await shop.call(mode))["code"] == "ALREADY_DONE"
     assert shop.runs == ["n"]
+    assert await shop.standing() == ("paid", 1)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["commit", "release"])
+async def test_the_end_of_a_step_is_written_when_the_store_is_back_soon(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflows, "PATIENCE", 5)
+    shop = Shop()
+    point = "release" if fails else "commit"
+    shop.store.fail(point, "raise before", workflows.ATTEMPTS + 1)
+    shop.fails = fails
+    answer = await shop.call(ERAS[1])
+    assert shop.store.asked.count(point) == workflows.ATTEMPTS + 2
+    assert answer.get("code") == ("INTERNAL_ERROR" if fails else None)
+    shop.fails = False
+    assert (await shop.call(ERAS[1])).get("code") == (None if fails else "ALREADY_DONE")
     assert await shop.standing() == ("paid", 1)
 
 

@@ -6,8 +6,9 @@ was due, as committed steps.
 """
 
 import contextlib
+import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,7 +32,13 @@ STORE_TIMEOUT = 15.0
 PROBE_HANDLE = "io.mcpfusion/ready"
 """A handle that no workflow has: reading it tells whether the store is there."""
 
-COMMIT_ATTEMPTS = 3
+PATIENCE = 5.0
+"""Seconds for which it is tried to write the end of a step when the store fails. An engine that is restarted is often
+back by then, and a claim that cannot be ended leaves doubt."""
+
+ATTEMPTS = 3
+"""How often it is tried at least, however long the store takes to fail."""
+
 CATCH_UP_LIMIT = 1000
 """Overdue timers that one load lets go off; the next load goes on from there."""
 
@@ -265,22 +272,25 @@ class Workflows:
 
     async def settle(self, record: Workflow, expected: int) -> bool:
         """Release or mark. False when that cannot be written: the lease runs out then, and the step is in doubt."""
-        try:
-            if not await self._write(record, expected):
-                _log.warning("workflow %s was resolved meanwhile", _name(record))
-        except StoreUnavailable:
-            _log.warning("workflow %s keeps its claim until the lease ends", _name(record))
-            return False
-        return True
+        pauses, failed = _pauses(), False
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                if not await self._write(record, expected) and not failed:
+                    _log.warning("workflow %s was resolved meanwhile", _name(record))
+                return True
+            failed = True  # or carried out all the same: then the next attempt comes too late, and all is well
+            if (pause := next(pauses, None)) is None:
+                _log.warning("workflow %s keeps its claim until the lease ends", _name(record))
+                return False
+            await anyio.sleep(pause)
 
     async def commit(self, record: Workflow, expected: int, step: Step) -> bool:
         """Write a step, trying again while it is not there; False when it is not known to be there in the end.
 
         A write that raised may have been carried out, so that it is looked for after each.
         """
-        for attempt in range(COMMIT_ATTEMPTS):
-            if attempt:
-                await anyio.sleep(0.05 * 4 ** (attempt - 1))
+        pauses = _pauses()
+        while True:
             with contextlib.suppress(StoreUnavailable):
                 if await self._write(record, expected, step):
                     return True
@@ -290,7 +300,9 @@ class Workflows:
                     return True
                 if found and found.version != expected:
                     return False
-        return False
+            if (pause := next(pauses, None)) is None:
+                return False
+            await anyio.sleep(pause)
 
     async def announce(self, step: Moved) -> None:
         """Tell about a committed step; a notification that fails must not make the step look undone."""
@@ -322,6 +334,16 @@ class Workflows:
                 "cannot write workflow %s", _name(record), extra={WORKFLOW: _name(record), STATE: record.state}
             )
             raise StoreUnavailable from error
+
+
+def _pauses() -> Iterator[float]:
+    """Yield how long to wait before each further attempt at a write, until patience is at an end."""
+    until, pause = anyio.current_time() + PATIENCE, 0.05
+    for attempt in itertools.count(1):
+        if attempt >= ATTEMPTS and anyio.current_time() + pause > until:
+            return
+        yield pause
+        pause = min(2 * pause, 0.5)
 
 
 def _name(record: Workflow) -> str:
