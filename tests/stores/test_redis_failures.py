@@ -219,7 +219,10 @@ async def test_a_replica_is_refused(redis_server: Server, tmp_path: Path):
             await works_again(store)
 
 
-async def test_a_write_that_too_few_replicas_have(redis_server: Server, tmp_path: Path):
+async def test_a_write_that_too_few_replicas_have(
+    redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("mcpfusion.stores.redis_server.WAIT_LIMIT_MS", 300)
     async with opened(redis_server.url() + "?wait=1") as store:
         await fails(partial(store.write, workflow(), expected_version=0), "too few replicas have what was written", 4)
         # It may be there all the same, which the gate finds by reading.
@@ -350,7 +353,7 @@ async def test_history_is_bounded(redis_server: Server, monkeypatch: pytest.Monk
 async def test_an_idle_workflow_is_small(redis_server: Server):
     admin = redis_server.client()
     admin.config_set("appendonly", "no")
-    handles = [f"wf_{number:032x}" for number in range(1000)]
+    handles = [f"wf_{number:032x}" for number in range(400)]
     async with opened(redis_server.url()) as store:
         await store.read("ann", "INV-1")
         before = admin.info("memory")["used_memory"] - admin.info("memory")["mem_clients_normal"]

@@ -230,8 +230,9 @@ class RedisServer:
         except TimeoutError:
             raise failure("no connection in time", "see whether it answers, or raise max_connections") from None
         except Exception as error:
-            # Without the cause: redis-py's words may quote a host, a user or a key.
-            raise explain(error) from None
+            # Without the cause: redis-py's words may quote a host, a user or a key. One of its own for each caller:
+            # the error may be that of all who were sent together.
+            raise StoreError(str(explain(error))) from None
 
     async def connect(self, key: bytes) -> Link:
         """Return a connection to the server that has a key. It is nobody's but the caller's.
