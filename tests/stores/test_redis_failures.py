@@ -24,6 +24,7 @@ from mcpfusion.stores.redis_url import RedisUrl
 from mcpfusion.swarm.open import open_swarm_stores
 
 from ..support.redis_servers import Server, eventually, server
+from .processes import run_script
 from .records import claim, last, step, workflow
 
 pytestmark = pytest.mark.anyio
@@ -463,3 +464,20 @@ async def test_tls(redis_server: Server, certificate: Path):
             await fails(partial(store.read, "ann", "INV-1"), "its TLS certificate is not trusted")
         async with opened(f"redis://{place}") as store:
             await fails(partial(store.read, "ann", "INV-1"), "cannot be reached, or the connection was lost")
+
+
+def test_without_the_extra_it_says_what_to_install():
+    script = """
+import sys
+
+sys.modules["redis"] = None
+from mcpfusion.stores import StoreError, open_store
+from mcpfusion.swarm.open import open_swarm_stores
+
+for opened in (open_store, open_swarm_stores):
+    try:
+        opened("redis://host")
+    except StoreError as error:
+        print(error)
+"""
+    assert run_script(script) == "a redis:// store needs redis: pip install 'mcpfusion[redis]'\n" * 2

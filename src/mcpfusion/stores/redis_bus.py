@@ -3,10 +3,9 @@
 from collections.abc import AsyncGenerator, Sequence
 
 import anyio
-from redis.exceptions import RedisError
 
 from .protocol import StoreError
-from .redis_errors import explain, failure
+from .redis_errors import RedisError, explain, failure
 from .redis_link import Link
 from .redis_server import LIMIT, Call, RedisServer
 

@@ -1,20 +1,23 @@
 """What Redis's errors mean: one line with a remedy, and nothing in it of the URL, of keys or of data."""
 
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    ClusterDownError,
-    ConnectionError,
-    MaxConnectionsError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TimeoutError,
-)
-
 from .protocol import StoreError
+
+try:
+    from redis.exceptions import (
+        AuthenticationError,
+        BusyLoadingError,
+        ClusterDownError,
+        ConnectionError,
+        MaxConnectionsError,
+        NoPermissionError,
+        OutOfMemoryError,
+        ReadOnlyError,
+        RedisError,
+        ResponseError,
+        TimeoutError,
+    )
+except ImportError as error:
+    raise StoreError("a redis:// store needs redis: pip install 'mcpfusion[redis]'") from error
 
 _REPLACED = frozenset({"READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"})
 
@@ -81,3 +84,6 @@ def code_of(error: RedisError) -> str:
     """Return the first word of an error as the server sent it, which says its kind."""
     code = getattr(error, "status_code", None) or str(error).partition(" ")[0]
     return code if code.isalnum() and code.isupper() else "ERR"
+
+
+__all__ = ["RedisError", "ResponseError", "code_of", "explain", "failure", "is_replaced"]

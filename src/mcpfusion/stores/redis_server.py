@@ -8,10 +8,8 @@ wait for its replicas are one round trip, and each event loop of the process has
 import os
 import time
 from asyncio import AbstractEventLoop, get_running_loop
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -23,6 +21,7 @@ from .protocol import StoreError
 from .redis_errors import code_of, explain, failure, is_replaced
 from .redis_link import Command, Link
 from .redis_nodes import nodes_of
+from .redis_pool import Call, Pool, Ride, Turn
 from .redis_scripts import LAYOUT, Script
 from .redis_url import Address, RedisUrl
 
@@ -32,132 +31,10 @@ LIMIT = 5.0
 WAIT_LIMIT_MS = 2000
 """How long a write waits for its replicas."""
 
-_TOGETHER = 100
 _HOPS = 8
 _PAUSE = 0.05
 # Answers that say: not here, or not now, and nothing was done.
 _ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN", "NOSCRIPT"})
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A script with its keys, which are in one slot, or a plain command.
-
-    Attributes:
-        keys: Of the script; of a plain command the one that says where it goes.
-        args: Of the script; or the whole command.
-        script: None for a plain command.
-    """
-
-    keys: Sequence[bytes]
-    args: Sequence[str | bytes | int]
-    script: Script | None = None
-
-    def command(self, in_time: str, whole: bool) -> Command:
-        """Return what is sent: the script by its digest or as a whole, to be carried out until `in_time`."""
-        if self.script is None:
-            return self.args
-        name, script = ("EVAL", self.script.text) if whole else ("EVALSHA", self.script.digest)
-        return (name, script, len(self.keys), *self.keys, in_time, *self.args)
-
-
-@dataclass(slots=True)
-class _Turn:
-    """A call on its way. `answer` counts when neither it is to go `again` nor there is an `error`."""
-
-    call: Call
-    slot: int
-    durable: bool
-    repeatable: bool
-    answer: Any = None
-    error: BaseException | None = None
-    again: bool = False
-    whole: bool = False
-    asking: Address | None = None
-    failed: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Ride:
-    """Turns of one caller that are sent to one server together, perhaps with those of others."""
-
-    turns: Sequence[_Turn]
-    woken: anyio.Event = field(default_factory=anyio.Event)
-    leads: bool = False
-    taken: bool = False
-
-
-class _Pool:
-    """The connections of one event loop to one server, and what waits to be sent.
-
-    Whoever finds a connection free sends all that waits. Others wait until they were taken along, or until it is
-    their turn to lead.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.idle: list[Link] = []
-        self._free = size
-        self._waiting: deque[_Ride] = deque()
-
-    async def ride(self, ride: _Ride, send: Callable[[Sequence[_Turn]], Awaitable[None]], deadline: float) -> None:
-        """Have the turns sent, by this caller or by another one.
-
-        Raises:
-            TimeoutError: The time is over, and it is not known what became of them if they were taken along.
-        """
-        self._waiting.append(ride)
-        if self._free:
-            self._free -= 1
-            ride.leads = True
-        else:
-            await self._wait(ride, deadline)
-        if not ride.leads:
-            return
-        rides = self._take(ride)
-        try:
-            await send([turn for each in rides for turn in each.turns])
-        finally:
-            for each in rides:
-                each.woken.set()
-            self._pass_on()
-
-    async def _wait(self, ride: _Ride, deadline: float) -> None:
-        try:
-            with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
-                await ride.woken.wait()
-        except BaseException:
-            if ride.leads:
-                self._waiting.remove(ride)
-                self._pass_on()
-            elif ride.taken:
-                # What is on its way is waited for, so that it is known what became of it.
-                with anyio.CancelScope(shield=True, deadline=deadline):
-                    await ride.woken.wait()
-            else:
-                self._waiting.remove(ride)
-            raise
-
-    def _take(self, leader: _Ride) -> list[_Ride]:
-        # Whoever is about to lead himself has a connection, and is not taken along.
-        along = [each for each in self._waiting if not each.leads][: _TOGETHER - 1]
-        rides = [leader, *along]
-        for each in rides:
-            each.taken = True
-        self._waiting = deque(each for each in self._waiting if not each.taken)
-        return rides
-
-    def _pass_on(self) -> None:
-        following = next((each for each in self._waiting if not each.leads), None)
-        if following is None:
-            self._free += 1
-        else:
-            following.leads = True
-            following.woken.set()
-
-    async def close_idle(self) -> None:
-        """Close the connections that nobody uses."""
-        while self.idle:
-            await self.idle.pop().close()
 
 
 class _Lane:
@@ -167,7 +44,7 @@ class _Lane:
         self.loop: AbstractEventLoop = get_running_loop()
         self.process = os.getpid()
         self.finding = anyio.Lock()
-        self.pools: dict[Address, _Pool] = {}
+        self.pools: dict[Address, Pool] = {}
 
 
 _untold = failure("the connection was closed")
@@ -214,7 +91,7 @@ class RedisServer:
     async def run_all(self, calls: Sequence[Call], *, durable: bool = False, repeatable: bool = False) -> list[Any]:
         """Return the answers of several calls, one round trip to each of the servers concerned. See `run`."""
         deadline = anyio.current_time() + LIMIT
-        turns = [_Turn(call, key_slot(call.keys[0]), durable, repeatable) for call in calls]
+        turns = [Turn(call, key_slot(call.keys[0]), durable, repeatable) for call in calls]
         try:
             lane = self._lane()
             waiting = turns
@@ -273,8 +150,8 @@ class RedisServer:
                 for pool in lane.pools.values():
                     await pool.close_idle()
 
-    async def _send(self, lane: _Lane, turns: Sequence[_Turn], deadline: float) -> None:
-        groups: dict[Address, list[_Turn]] = {}
+    async def _send(self, lane: _Lane, turns: Sequence[Turn], deadline: float) -> None:
+        groups: dict[Address, list[Turn]] = {}
         if any(turn.again and turn.asking is None and not turn.whole for turn in turns):
             await anyio.sleep(_PAUSE)
         for turn in turns:
@@ -287,24 +164,24 @@ class RedisServer:
             for address, group in groups.items():
                 tasks.start_soon(self._send_to, lane, address, group, deadline)
 
-    async def _send_to(self, lane: _Lane, address: Address, turns: Sequence[_Turn], deadline: float) -> None:
+    async def _send_to(self, lane: _Lane, address: Address, turns: Sequence[Turn], deadline: float) -> None:
         pool = lane.pools.get(address)
         if pool is None:
-            pool = lane.pools[address] = _Pool(self.url.pool_size)
+            pool = lane.pools[address] = Pool(self.url.pool_size)
 
-        async def send(together: Sequence[_Turn]) -> None:
+        async def send(together: Sequence[Turn]) -> None:
             await self._exchange(pool, address, together, deadline)
 
         for turn in turns:
             # Whoever takes them along says so; if he cannot, this is what is true of them.
             turn.error = _untold
         try:
-            await pool.ride(_Ride(turns), send, deadline)
+            await pool.ride(Ride(turns), send, deadline)
         except TimeoutError as error:
             for turn in turns:
                 turn.error = error
 
-    async def _exchange(self, pool: _Pool, address: Address, turns: Sequence[_Turn], deadline: float) -> None:
+    async def _exchange(self, pool: Pool, address: Address, turns: Sequence[Turn], deadline: float) -> None:
         sent = False
         try:
             async with self._link(pool, address, deadline) as link:
@@ -328,7 +205,7 @@ class RedisServer:
         if any(is_replaced(turn.error) for turn in turns):
             await pool.close_idle()
 
-    def _commands(self, address: Address, turns: Sequence[_Turn], deadline: float) -> list[Command]:
+    def _commands(self, address: Address, turns: Sequence[Turn], deadline: float) -> list[Command]:
         remaining = deadline - anyio.current_time()
         clock = self._clocks.get(address)
         in_time = "" if clock is None else f"{time.monotonic() + clock + remaining:.3f}"
@@ -342,7 +219,7 @@ class RedisServer:
             commands.append(("WAIT", self.url.wait, WAIT_LIMIT_MS))
         return commands
 
-    def _conclude(self, address: Address, turns: Sequence[_Turn], answers: list[Any]) -> None:
+    def _conclude(self, address: Address, turns: Sequence[Turn], answers: list[Any]) -> None:
         arrived = time.monotonic()
         waited = answers.pop() if self.url.wait and any(turn.durable for turn in turns) else self.url.wait
         each = iter(answers)
@@ -366,7 +243,7 @@ class RedisServer:
                 if turn.durable and not turn.again:
                     turn.error = turn.error or few
 
-    def _redirect(self, turn: _Turn, answer: RedisError) -> None:
+    def _redirect(self, turn: Turn, answer: RedisError) -> None:
         code = code_of(answer)
         if code == "MOVED" or is_replaced(answer):
             self._nodes.lost()
@@ -398,7 +275,7 @@ class RedisServer:
         return found
 
     @asynccontextmanager
-    async def _link(self, pool: _Pool, address: Address, deadline: float) -> AsyncGenerator[Link]:
+    async def _link(self, pool: Pool, address: Address, deadline: float) -> AsyncGenerator[Link]:
         link: Link | None = None
         try:
             link = await self._take(pool, address, deadline)
@@ -413,7 +290,7 @@ class RedisServer:
         if self._closed:
             await pool.close_idle()
 
-    async def _take(self, pool: _Pool, address: Address, deadline: float) -> Link:
+    async def _take(self, pool: Pool, address: Address, deadline: float) -> Link:
         while pool.idle:
             link = pool.idle.pop()
             if await link.is_quiet():

@@ -6,12 +6,7 @@ from inspect import signature
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from .protocol import StoreError
-
-try:
-    from redis.asyncio.connection import Connection, SSLConnection, parse_url
-except ImportError as error:
-    raise StoreError("a redis:// store needs redis: pip install 'mcpfusion[redis]'") from error
+from redis.asyncio.connection import Connection, parse_url
 
 Address = tuple[str, int]
 Kind = Literal["single", "sentinel", "cluster"]
@@ -160,6 +155,3 @@ class RedisUrl:
         if not (value.isascii() and value.isdigit() and least <= int(value) <= most):
             raise ValueError(f"{name}: expected a number from {least} to {most}")
         return int(value)
-
-
-__all__ = ["Address", "Connection", "RedisUrl", "SSLConnection"]
