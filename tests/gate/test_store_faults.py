@@ -3,12 +3,14 @@
 import logging
 from typing import Any
 
+import anyio
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from mcpfusion import Fusion
-from mcpfusion.gate import workflows
+from mcpfusion import Fusion, StateMachineGate
+from mcpfusion.gate import operator, passage, workflows
+from mcpfusion.stores.protocol import Workflow
 from tests.gate.faults import FOREVER, HOWS, SECRET, FaultyStore, How
 from tests.gate.payments import CONFIG
 from tests.support.serving import ERAS
@@ -25,7 +27,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 class Shop:
     """A server on a faulty store, its clock, and how often its handler ran."""
 
-    def __init__(self, handle_key: str | None = "id", **capture: Any) -> None:
+    def __init__(self, handle_key: str | None = "id", margin: float = 5, **capture: Any) -> None:
         self.store = FaultyStore()
         self.runs: list[str] = []
         self.fails = False
@@ -41,7 +43,7 @@ class Shop:
 
         self.server = f.server(
             fsm=f.fsm(CONFIG), state_handle_key=handle_key, store=self.store,
-            clock=lambda: self.now, conflict_wait=0.05, time_limit=30, lease_margin=5,
+            clock=lambda: self.now, conflict_wait=0.05, time_limit=30, lease_margin=margin,
         )  # fmt: skip
 
     async def call(self, mode: str) -> Any:
@@ -184,6 +186,45 @@ async def test_a_commit_that_was_written_while_nothing_could_be_read_is_not_repe
     shop.store.recover()
     assert (await shop.call(ERAS[1]))["code"] == "ALREADY_DONE"
     assert shop.runs == ["n"]
+
+
+async def test_a_commit_counts_that_others_went_on_from_before_it_was_looked_for() -> None:
+    shop = Shop()
+    read = shop.store.read
+
+    async def read_late(scope: str, handle: str) -> Any:
+        record = await read(scope, handle)
+        if "commit" not in shop.store.asked or record.claim:
+            return record
+        shop.store.read = read
+        initial = StateMachineGate(CONFIG).machine.initial().to_json()
+        return await operator.reset(shop.store, record, snapshot=initial, operator="ann", now=shop.now)
+
+    shop.store.fail("commit", "raise after")
+    shop.store.read = read_late
+    assert await shop.call(ERAS[1]) == {"note": "n"}
+    assert [step.outcome for step in await shop.store.history("", "p1")] == ["committed", "reset"]
+
+
+async def test_a_claim_that_was_slow_to_write_is_given_back_because_its_lease_would_end_too_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(passage, "_SLOW_CLAIM", 0.05)
+    shop = Shop(margin=0.1)
+    write = shop.store.write
+
+    async def write_slowly(workflow: Workflow, **of: Any) -> bool:
+        written = await write(workflow, **of)
+        if workflow.claim is not None:
+            await anyio.sleep(0.08)
+        return written
+
+    shop.store.write = write_slowly
+    assert (await shop.call(ERAS[1]))["code"] == "STORE_UNAVAILABLE"
+    assert shop.runs == []
+    assert (await shop.store.read("", "p1")).claim is None
+    shop.store.write = write
+    assert await shop.call(ERAS[1]) == {"note": "n"}
 
 
 @pytest.mark.parametrize("how", HOWS)

@@ -33,6 +33,10 @@ _log = logging.getLogger(__name__)
 KEPT_RESULT_LIMIT = 256 * 1024
 """Largest result in bytes of JSON that is kept for a repeat."""
 
+_SLOW_CLAIM = 1.0
+"""Seconds that writing a claim may take however short the margin; else half of the margin, as the lease counts from
+before it."""
+
 _FIRST_LOOK, _LONGEST_LOOK = 0.01, 0.25
 
 
@@ -54,6 +58,7 @@ class Passages:
         self._machine = bindings.machine
         self._workflows = workflows
         self._options = options
+        self._claim_limit = max(options.lease_margin / 2, _SLOW_CLAIM)
         self._waiting: dict[tuple[str, str], anyio.Event] = {}
 
     async def run(self, ticket: Ticket, prepare: Prepare, work: Work) -> ToolResult:
@@ -155,7 +160,7 @@ class Passages:
         claiming = anyio.CancelScope(shield=True)
         with claiming:
             with ticket.seen.claim(snapshot.state) as span:
-                is_held = await self._workflows.claim(held, record.version)
+                is_held = await self._workflows.claim(held, record.version, self._claim_limit)
                 ticket.seen.claimed(span, is_held)
             if not is_held:
                 return None

@@ -39,6 +39,9 @@ back by then, and a claim that cannot be ended leaves doubt."""
 ATTEMPTS = 3
 """How often it is tried at least, however long the store takes to fail."""
 
+_NEWEST = 100
+"""Steps in which it is looked for one that was just written."""
+
 CATCH_UP_LIMIT = 1000
 """Overdue timers that one load lets go off; the next load goes on from there."""
 
@@ -255,20 +258,30 @@ class Workflows:
             _log.exception("cannot remove the workflows that expired")
             raise StoreUnavailable from error
 
-    async def claim(self, held: Workflow, expected: int) -> bool:
+    async def claim(self, held: Workflow, expected: int, within: float) -> bool:
         """Write a claim; False when the workflow changed meanwhile.
 
+        Args:
+            within: How many seconds that may take. The lease counts from before, and has to outlast the handler.
+
         Raises:
-            StoreUnavailable: The store failed. The claim is taken back if it is there all the same.
+            StoreUnavailable: The store failed, or took longer. The claim is taken back if it is there all the same.
         """
+        begun = anyio.current_time()
         try:
-            return await self._write(held, expected)
+            is_held = await self._write(held, expected)
         except StoreUnavailable:
             with contextlib.suppress(StoreUnavailable, UnknownStateError):
                 found = await self._read(held.scope, held.handle)
                 if found and found.claim and held.claim and found.claim.call_id == held.claim.call_id:
                     await self._write(records.released(found), found.version)
             raise
+        took = anyio.current_time() - begun
+        if is_held and took > within:
+            _log.error("workflow %s: writing its claim took %.1f s; nothing was run", _name(held), took)
+            await self.settle(records.released(held), held.version)
+            raise StoreUnavailable
+        return is_held
 
     async def settle(self, record: Workflow, expected: int) -> bool:
         """Release or mark. False when that cannot be written: the lease runs out then, and the step is in doubt."""
@@ -296,13 +309,24 @@ class Workflows:
                     return True
             with contextlib.suppress(StoreUnavailable, UnknownStateError):
                 found = await self._read(record.scope, record.handle)
-                if found and found.last and found.last.call_id == step.call_id:
-                    return True
                 if found and found.version != expected:
-                    return False
+                    return await self._is_there(found, record, step)
             if (pause := next(pauses, None)) is None:
                 return False
             await anyio.sleep(pause)
+
+    async def _is_there(self, found: Workflow, record: Workflow, step: Step) -> bool:
+        """Return whether a step is part of a workflow that has changed since: by it, by it and more that came after,
+        or by an operator in its place."""
+        if found.last and found.last.call_id == step.call_id:
+            return found.state == record.state
+        try:
+            with anyio.fail_after(STORE_TIMEOUT):
+                newest = await self.store.history(record.scope, record.handle, limit=_NEWEST)
+        except Exception as error:
+            _log.exception("cannot read the history of workflow %s", _name(record), extra={WORKFLOW: _name(record)})
+            raise StoreUnavailable from error
+        return any(each.call_id == step.call_id for each in newest)
 
     async def announce(self, step: Moved) -> None:
         """Tell about a committed step; a notification that fails must not make the step look undone."""
