@@ -84,6 +84,6 @@ if LONG:
 @pytest.mark.parametrize("sabotage", ["last_one_wins", "forgetful", "lagging"] if LONG else ["last_one_wins"])
 async def test_a_store_that_breaks_its_promise_is_found_out(sabotage: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/orders.db"
-    outcome = await play(url, tmp_path, Plan(2.0, orders=50, sabotage=sabotage))
+    outcome = await play(url, tmp_path, Plan(3.0, orders=8, sabotage=sabotage))
     print(outcome)
     assert outcome.violations
