@@ -1,6 +1,6 @@
 """The Lua scripts: what happens on a Redis server in one go. Data, sent once and called by their digest.
 
-Every script begins by looking at the server's clock and answers with it, seconds and microseconds first. One that
+Every script begins by looking at the server's clock and answers with it first, in microseconds. One that
 was sent so long ago that its caller has given up (a server that hung, a network that kept it) does nothing.
 
 What is kept of a workflow is one list: its head, then its steps, the newest first. The head is
@@ -13,7 +13,8 @@ from hashlib import sha1
 
 _PRELUDE = """
 local t = redis.call('TIME')
-if ARGV[1] ~= '' and tonumber(t[1]) + tonumber(t[2]) / 1000000 > tonumber(ARGV[1]) then
+local us = t[1] * 1000000 + t[2]
+if ARGV[1] ~= '' and us > tonumber(ARGV[1]) then
   return redis.error_reply('LATE the caller has given up')
 end
 """
@@ -51,13 +52,13 @@ class Script:
 
 LAYOUT = Script("""
 redis.call('SETNX', KEYS[1], ARGV[2])
-return {t[1], t[2], redis.call('GET', KEYS[1])}
+return {us, redis.call('GET', KEYS[1])}
 """)
 """Keep a value under KEYS[1] unless there is one, and answer with what is there."""
 
 READ = Script("""
-local found = {t[1], t[2]}
-for at, key in ipairs(KEYS) do found[at + 2] = redis.call('LINDEX', key, 0) end
+local found = {us}
+for at, key in ipairs(KEYS) do found[at + 1] = redis.call('LINDEX', key, 0) end
 return found
 """)
 """Answer with the heads of workflows."""
@@ -70,7 +71,7 @@ local expected, head, step, member, other = ARGV[2], ARGV[3], ARGV[4], ARGV[5], 
 local old = redis.call('LINDEX', key, 0)
 local version, marks, _, state = '0', '', '', ''
 if old then version, marks, _, state = parse(old) end
-if version ~= expected then return {t[1], t[2], 0} end
+if version ~= expected then return {us, 0} end
 
 -- The first command is one that a full server refuses, so that nothing is done by halves.
 if not old then
@@ -101,29 +102,29 @@ end
 note(due, 't', ARGV[7])
 note(expires, 'e', ARGV[8])
 note(claimed, 'c', 0)
-return {t[1], t[2], 1}
+return {us, 1}
 """
 )
 """Write a workflow if its version is the expected one: 1 when it was."""
 
 HISTORY = Script("""
-return {t[1], t[2], redis.call('LRANGE', KEYS[1], 1, ARGV[2])}
+return {us, redis.call('LRANGE', KEYS[1], 1, ARGV[2])}
 """)
 
 STATES = Script("""
-return {t[1], t[2], redis.call('HKEYS', KEYS[1])}
+return {us, redis.call('HKEYS', KEYS[1])}
 """)
 
 SOONEST = Script("""
-return {t[1], t[2], redis.call('ZRANGE', KEYS[1], 0, ARGV[2], 'WITHSCORES')}
+return {us, redis.call('ZRANGE', KEYS[1], 0, ARGV[2], 'WITHSCORES')}
 """)
 
 EXPIRED = Script("""
-return {t[1], t[2], redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[2], 'WITHSCORES', 'LIMIT', 0, ARGV[3])}
+return {us, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[2], 'WITHSCORES', 'LIMIT', 0, ARGV[3])}
 """)
 
 NAMED = Script("""
-return {t[1], t[2], redis.call('ZRANGEBYLEX', KEYS[1], ARGV[2], ARGV[3], 'LIMIT', 0, ARGV[4])}
+return {us, redis.call('ZRANGEBYLEX', KEYS[1], ARGV[2], ARGV[3], 'LIMIT', 0, ARGV[4])}
 """)
 
 LIST = Script(
@@ -131,7 +132,7 @@ LIST = Script(
     + """
 local prefix, low, high, wanted = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local by_state, state, doubtful_before = ARGV[6] == '1', ARGV[7], tonumber(ARGV[8])
-local found, looks, bytes = {t[1], t[2], '', 0}, 1000, 0
+local found, looks, bytes = {us, '', 0}, 1000, 0
 while true do
   local most = math.min(looks, 100)
   if not by_state and not doubtful_before then most = math.min(most, wanted) end
@@ -150,7 +151,7 @@ while true do
         found[#found + 1] = head
         wanted, bytes = wanted - 1, bytes + #head
         if wanted <= 0 or bytes > 4000000 then
-          found[3] = low
+          found[2] = low
           return found
         end
       end
@@ -158,11 +159,11 @@ while true do
   end
   looks = looks - #members
   if #members < most then
-    found[4] = 1
+    found[3] = 1
     return found
   end
   if looks <= 0 then
-    found[3] = low
+    found[2] = low
     return found
   end
 end
@@ -193,7 +194,7 @@ for at = 3, #ARGV, 2 do
     gone = gone + 1
   end
 end
-return {t[1], t[2], gone}
+return {us, gone}
 """
 )
 """Remove those of some workflows that still expired before a time; answer with how many."""
@@ -204,37 +205,37 @@ local all, domain, id = KEYS[1], KEYS[2], ARGV[2]
 redis.call('ZREMRANGEBYSCORE', all, '-inf', now)
 redis.call('ZREMRANGEBYSCORE', domain, '-inf', now)
 local limit, domain_limit, ends = tonumber(ARGV[4]), tonumber(ARGV[5]), now + tonumber(ARGV[6])
-if limit and redis.call('ZCARD', all) >= limit then return {t[1], t[2], 0} end
-if domain_limit and redis.call('ZCARD', domain) >= domain_limit then return {t[1], t[2], 0} end
+if limit and redis.call('ZCARD', all) >= limit then return {us, 0} end
+if domain_limit and redis.call('ZCARD', domain) >= domain_limit then return {us, 0} end
 redis.call('ZADD', all, ends, ARGV[3])
 redis.call('ZADD', domain, ends, id)
 for _, key in ipairs(KEYS) do
   if redis.call('PTTL', key) < tonumber(ARGV[6]) then redis.call('PEXPIRE', key, ARGV[6] + 1000) end
 end
-return {t[1], t[2], 1}
+return {us, 1}
 """)
 """Take a place among all and among those to one specialist, within limits or, without them, in any case."""
 
 PLACES_COUNT = Script("""
-return {t[1], t[2], redis.call('ZCOUNT', KEYS[1], '(' .. t[1] * 1000 + math.floor(t[2] / 1000), '+inf')}
+return {us, redis.call('ZCOUNT', KEYS[1], '(' .. t[1] * 1000 + math.floor(t[2] / 1000), '+inf')}
 """)
 
 PLACES_FREE = Script("""
 redis.call('ZREM', KEYS[1], ARGV[3])
 redis.call('ZREM', KEYS[2], ARGV[2])
-return {t[1], t[2]}
+return {us}
 """)
 
 ROUTES_WRITE = Script("""
 local kept = redis.call('HGET', KEYS[1], 'v') or '0'
-if kept ~= ARGV[2] then return {t[1], t[2], 0} end
+if kept ~= ARGV[2] then return {us, 0} end
 if ARGV[3] == '' then
   redis.call('DEL', KEYS[1])
 else
   redis.call('HSET', KEYS[1], 'v', ARGV[2] + 1, 'r', ARGV[3])
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end
-return {t[1], t[2], 1}
+return {us, 1}
 """)
 """Keep routes if the version is the expected one, or remove them: 1 when it was."""
 
@@ -242,17 +243,17 @@ PIN_CHECK = Script("""
 redis.call('HSETNX', KEYS[1], ARGV[2], ARGV[3])
 local known = redis.call('HGET', KEYS[1], ARGV[2])
 if known ~= ARGV[3] then redis.call('HSET', KEYS[2], ARGV[2], ARGV[3]) end
-return {t[1], t[2], known == ARGV[3] and 1 or 0}
+return {us, known == ARGV[3] and 1 or 0}
 """)
 
 PIN_ACCEPT = Script("""
 local waits = redis.call('HGET', KEYS[2], ARGV[2])
-if not waits then return {t[1], t[2], 0} end
+if not waits then return {us, 0} end
 redis.call('HSET', KEYS[1], ARGV[2], waits)
 redis.call('HDEL', KEYS[2], ARGV[2])
-return {t[1], t[2], 1}
+return {us, 1}
 """)
 
 PINS = Script("""
-return {t[1], t[2], redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2])}
+return {us, redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2])}
 """)

@@ -208,7 +208,7 @@ class RedisServer:
     def _commands(self, address: Address, turns: Sequence[Turn], deadline: float) -> list[Command]:
         remaining = deadline - anyio.current_time()
         clock = self._clocks.get(address)
-        in_time = "" if clock is None else f"{time.monotonic() + clock + remaining:.3f}"
+        in_time = "" if clock is None else str(int((time.monotonic() + clock + remaining) * 1e6))
         commands: list[Command] = []
         for turn in turns:
             if turn.asking:
@@ -232,8 +232,8 @@ class RedisServer:
             elif turn.call.script is not None:
                 told = turn.answer
                 self._sent.add((address, turn.call.script))
-                self._tell_time(address, float(told[0]) + float(told[1]) / 1e6 - arrived)
-                turn.answer = told[2:]
+                self._tell_time(address, told[0] / 1e6 - arrived)
+                turn.answer = told[1:]
         if isinstance(waited, RedisError) or waited < self.url.wait:
             self._nodes.lost()
             few = failure(
