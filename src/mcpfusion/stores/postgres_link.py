@@ -4,13 +4,14 @@ import os
 import select
 import socket
 from asyncio import get_running_loop
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from .postgres_driver import AsyncConnection, AsyncRawCursor, ConnStatus, ExecStatus, Notify, PGresult
 from .postgres_errors import failure
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
 
 MINIMUM_VERSION = 130_000
@@ -75,14 +76,11 @@ class Link:
             StoreError: The time is over.
             psycopg.Error: As the driver or the server says.
         """
-        with self._limited(seconds):
-            cursor = await self._connection.execute(statement.encode(), values, binary=True)
-            return await cursor.fetchall() if _has_rows(cursor.pgresult) else []
+        return await self._within(seconds, self._fetch(statement, values))
 
     async def run_script(self, text: str, seconds: float) -> None:
         """Carry out several statements. Raises as `execute` does."""
-        with self._limited(seconds):
-            await self._connection.execute(text.encode())
+        await self._within(seconds, self._connection.execute(text.encode()))
 
     async def notified(self, seconds: float) -> list[str]:
         """Return the messages that came in, waiting for the first one up to so many seconds."""
@@ -102,11 +100,14 @@ class Link:
         """Close it, whatever it is doing."""
         self._connection.pgconn.finish()
 
-    @contextmanager
-    def _limited(self, seconds: float) -> Generator[None]:
+    async def _fetch(self, statement: str, values: Sequence[Any]) -> list[Row]:
+        cursor = await self._connection.execute(statement.encode(), values, binary=True)
+        return await cursor.fetchall() if _has_rows(cursor.pgresult) else []
+
+    async def _within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T:
         timer = get_running_loop().call_later(max(seconds, 0.0), self._cut)
         try:
-            yield
+            return await work
         except Exception:
             if self._cut_off:
                 raise failure("no answer in time", "see what the server is busy with") from None
