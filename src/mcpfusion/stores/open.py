@@ -10,12 +10,13 @@ def open_store(url: str, *, create: bool = True) -> VersionedFsmStateStore:
     """Return the store that `url` names. Nothing is opened before it is first used.
 
     Args:
-        url: `memory://`, `sqlite:///relative.db` or `sqlite:////absolute/path.db`. A relative path counts
-            from the current folder; percent escapes in a path are decoded (`%20`).
+        url: `memory://`, `sqlite:///relative.db` or `sqlite:////absolute/path.db`, `redis://…`, `postgresql://…`. A
+            relative path counts from the current folder; percent escapes in a path are decoded (`%20`).
         create: False refuses, at the first use, a file that does not exist yet.
 
     Raises:
         ValueError: The URL names no store. The message never repeats what stands before an `@`.
+        StoreError: The package of its engine is not installed.
     """
     return opener_for(url, _OPENERS)(url, create)
 
