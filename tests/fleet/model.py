@@ -123,13 +123,19 @@ class _Facts:
         answer = visit.answer
         if answer is None or answer.code not in ("IN_DOUBT", "LOST"):
             return False
-        slow = (visit.ended.at if visit.ended else math.inf) - visit.began.at >= TIME_LIMIT
+        # What the client was told came after the attempts to commit; where it left, there is only the handler's end.
+        end = answer.got if answer.code == "IN_DOUBT" else visit.ended.at if visit.ended else math.inf
+        slow = end - answer.sent >= TIME_LIMIT
         return (
             answer.how in DOUBTS
             or self.run.disturbed
             or (answer.code == "LOST" and visit.began.process in self.run.killed)
             or (slow and visit.began.process not in self.run.killed)
         )
+
+    def outlasted(self, visit: Visit) -> bool:
+        """Return whether the call took longer than its lease, so that it was in doubt before it was committed."""
+        return visit.answer is not None and visit.answer.got - visit.answer.sent >= LEASE
 
     def counts(self, visit: Visit) -> bool:
         """Return whether the run is a step of the history: by itself, or because an operator said so."""
@@ -327,8 +333,8 @@ def _success(facts: _Facts, answer: Answer) -> Iterator[str]:
         return
     told = answer.data.get("attempt", "")
     step, visit = facts.steps.get(told), facts.visits.get(told)
-    if facts.run.disturbed and step is None and visit is not None and facts.counts(visit):
-        return  # an operator was quicker to say that it is done
+    if step is None and visit is not None and visit.began.call == answer.call and facts.counts(visit):
+        return  # its commit took so long that an operator was quicker to say that it is done
     if step is None or visit is None:
         yield "it is not in the history"
     elif visit.began.call != answer.call or (told != answer.attempt and not TOOLS[answer.tool].keep):
@@ -342,7 +348,12 @@ def _known_doubt(facts: _Facts, key: str) -> bool:
         return True  # the engine was away when a claim was to be taken back, or a release to be written
     visits = facts.by_key.get(key)
     if visits:
-        return any(facts.doubtful(visit) or visit.began.process in facts.run.killed for visit in visits)
+        return any(
+            facts.outlasted(visit)
+            if visit.began.attempt in facts.steps
+            else facts.doubtful(visit) or visit.began.process in facts.run.killed
+            for visit in visits
+        )
     return bool(facts.run.killed)  # after the claim, and before the handler
 
 

@@ -22,7 +22,7 @@ Disturb = Callable[[], Awaitable[None]]
 """Does to the engine what befalls engines, once."""
 
 
-AFTERMATH = 2.0
+AFTERMATH = 3.0
 """Seconds for which clients call at least once the engine is back."""
 
 
