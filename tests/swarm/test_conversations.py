@@ -73,13 +73,16 @@ async def test_a_hundred_conversations_at_once_see_nothing_of_each_other() -> No
 
 
 @asynccontextmanager
-async def nested(era: str, handshake: bool = False, inner_idle_ms: float = 60_000, **options: Any) -> Any:
+async def nested(
+    era: str, handshake: bool = False, inner_idle_ms: float = 60_000, inner_depth: int = 8, **options: Any
+) -> Any:
     """Yield a client of triage, which knows finance, a gateway that knows audit."""
     finance = triage(
         {"audit": "http://127.0.0.1:1"},
         name="finance",
         clearance=require_gateway_clearance(SECRET, scope="finance"),
         idle_timeout_ms=inner_idle_ms,
+        max_depth=inner_depth,
     )
     async with (
         fronted(specialist("audit"), handshake=handshake) as (audit, last),
@@ -136,8 +139,7 @@ async def _names(client: Any, name: str) -> None:
 
 
 async def test_gateways_on_top_of_each_other_are_limited() -> None:
-    async with nested("legacy", max_depth=1) as (client, gateway, inner, _, _):
-        inner._max_depth = 1
+    async with nested("legacy", max_depth=1, inner_depth=1) as (client, gateway, inner, _, _):
         assert not (await client.route("finance")).is_error
         result = await client.call("finance.finance.route", {"domain": "audit"})
         assert code_of(result) == "TOO_DEEP"
