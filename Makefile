@@ -25,8 +25,9 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	@$(VENV)/bin/mcpfusion demo
 
+# A file's tests run one after the other in one process; their servers are shared.
 test: setup
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses auto --dist loadfile
 
 test-stores: setup
 	MCPFUSION_REQUIRE_ENGINES=1 $(PY) -m pytest tests/stores $(wildcard $(foreach of,store redis postgres,tests/swarm/test_*$(of)*.py))
