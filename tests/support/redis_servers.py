@@ -152,28 +152,28 @@ def cluster_url(nodes: Sequence[Server]) -> str:
 
 
 @contextmanager
-def watched(folder: Path) -> Iterator[tuple[Sequence[Server], Sequence[Server]]]:
-    """Run a master and two replicas, and three Sentinels that watch them: (servers, Sentinels)."""
+def watched(folder: Path, *options: str) -> Iterator[tuple[Sequence[Server], Sequence[Server]]]:
+    """Run a master and two replicas with these options, and three Sentinels that watch them: (servers, Sentinels)."""
     with ExitStack() as stack:
-        master = Server(folder / "0", "--repl-ping-replica-period", "1")
+        options = ("--repl-ping-replica-period", "1", *options)
+        master = Server(folder / "0", *options)
         stack.callback(master.kill)
         master.start()
         servers = [master]
         for number in (1, 2):
-            options = ("--replicaof", "127.0.0.1", str(master.port), "--repl-ping-replica-period", "1")
-            replica = Server(folder / str(number), *options)
+            replica = Server(folder / str(number), "--replicaof", "127.0.0.1", str(master.port), *options)
             stack.callback(replica.kill)
             servers.append(replica.start())
         for replica in servers[1:]:
             eventually(lambda replica=replica: replica.client().info("replication")["master_link_status"] == "up")
         sentinels: list[Server] = []
         for number in range(3):
-            options = (
+            watch = (
                 f"sentinel monitor service 127.0.0.1 {master.port} 2",
                 "sentinel down-after-milliseconds service 500",
                 "sentinel failover-timeout service 4000",
             )
-            sentinel = Server(folder / f"s{number}", *options, sentinel=True)
+            sentinel = Server(folder / f"s{number}", *watch, sentinel=True)
             stack.callback(sentinel.kill)
             sentinels.append(sentinel.start())
         for sentinel in sentinels:

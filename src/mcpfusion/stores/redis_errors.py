@@ -50,6 +50,10 @@ _WORDS = (
 )
 
 
+class NotMasterError(StoreError):
+    """The server is a replica: nothing was done, and another one is to be asked."""
+
+
 def explain(error: BaseException) -> StoreError:
     """Return the StoreError for what went wrong in redis-py or the server."""
     if isinstance(error, StoreError):
@@ -86,4 +90,4 @@ def code_of(error: RedisError) -> str:
     return code if code.isalnum() and code.isupper() else "ERR"
 
 
-__all__ = ["RedisError", "ResponseError", "code_of", "explain", "failure", "is_replaced"]
+__all__ = ["NotMasterError", "RedisError", "ResponseError", "code_of", "explain", "failure", "is_replaced"]

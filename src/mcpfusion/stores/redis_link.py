@@ -7,7 +7,7 @@ from typing import Any, cast
 import anyio
 from redis.exceptions import RedisError, ResponseError
 
-from .redis_errors import failure
+from .redis_errors import NotMasterError, failure
 from .redis_url import Address, Connection, RedisUrl
 
 MINIMUM_VERSION = (6, 2)
@@ -132,7 +132,8 @@ def _check_server(hello: Any, memory: Any, cluster: bool) -> None:
         meant = "redis://…: it is no Cluster" if cluster else "redis+cluster://…: it is a node of a Cluster"
         raise failure("the URL does not fit the server", f"write {meant}")
     if about["role"] != b"master" and not cluster:
-        raise failure("it is a replica", "name its master in the URL, or the Sentinels that know it")
+        said = failure("it is a replica", "name its master in the URL, or the Sentinels that know it")
+        raise NotMasterError(str(said))
     # Where the user may not ask, the operator has been careful already.
     if isinstance(memory, bytes) and b"\nmaxmemory_policy:allkeys" in memory and b"\nmaxmemory:0\r" not in memory:
         raise failure("it throws away what it has no room for", "set its maxmemory-policy to noeviction")

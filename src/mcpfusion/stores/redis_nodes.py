@@ -5,12 +5,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+import anyio
 from redis.exceptions import RedisError
 
 from .protocol import StoreError
 from .redis_errors import failure
 from .redis_link import Command, Link
 from .redis_url import Address, RedisUrl
+
+_SENTINEL_LIMIT = 1.0
+"""Seconds that a Sentinel has to answer; those that do not count as not there."""
+
+
+_UNSETTLED = frozenset({b"o_down", b"failover_in_progress"})
+"""What a Sentinel says of a master that is about to be replaced."""
 
 
 class Nodes(Protocol):
@@ -47,11 +55,15 @@ class OneNode:
 
 
 class WatchedNode:
-    """The master that Sentinels watch."""
+    """The master that Sentinels watch: the one that more than half of those in the URL name, and none denies.
+
+    While a failover begins, and while it spreads among the Sentinels, some still name the master that was. It may be
+    running again, take itself for the master, and have a replica that has not heard either: what these two would
+    acknowledge is lost soon after. So nobody is the master until they all say so.
+    """
 
     def __init__(self, url: RedisUrl) -> None:
         self._url = url
-        self._sentinels = list(url.hosts)
         self._master: Address | None = None
 
     def known(self, slot: int) -> Address | None:
@@ -60,24 +72,28 @@ class WatchedNode:
 
     async def find(self, deadline: float) -> None:
         """See `Nodes.find`."""
-        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service)
-        for _ in range(len(self._sentinels)):
-            answer = await _ask(self._url, self._sentinels[0], question, deadline)
+        told: list[dict[bytes, bytes]] = []
+        limit = min(deadline, anyio.current_time() + _SENTINEL_LIMIT)
+
+        async def ask(sentinel: Address) -> None:
+            answer = await _ask(self._url, sentinel, ("SENTINEL", "MASTER", self._url.service), limit)
             if answer is not None:
-                self._master = (str(answer[0], "utf-8"), int(answer[1]))
-                return
-            self._ask_another()
-        raise failure("no Sentinel knows the master", "see whether they run, and the service's name in the URL")
+                told.append(dict(zip(answer[::2], answer[1::2], strict=True)))
+
+        async with anyio.create_task_group() as tasks:
+            for sentinel in self._url.hosts:
+                tasks.start_soon(ask, sentinel)
+        if 2 * len(told) <= len(self._url.hosts):
+            remedy = "see whether they run, and the service's name in the URL"
+            raise failure("too few Sentinels know the master", remedy)
+        named = {(str(each[b"ip"], "utf-8"), int(each[b"port"])) for each in told}
+        if len(named) > 1 or any(_UNSETTLED & set(each[b"flags"].split(b",")) for each in told):
+            raise failure("the Sentinels do not agree on the master", "wait for the failover to end")
+        self._master = named.pop()
 
     def lost(self) -> None:
         """See `Nodes.lost`."""
-        # The next one may know more: a Sentinel that is cut off goes on naming the master it knew.
-        if self._master is not None:
-            self._master = None
-            self._ask_another()
-
-    def _ask_another(self) -> None:
-        self._sentinels.append(self._sentinels.pop(0))
+        self._master = None
 
 
 class ClusterNodes:

@@ -18,7 +18,7 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError, RedisError
 
 from .protocol import StoreError
-from .redis_errors import code_of, explain, failure, is_replaced
+from .redis_errors import NotMasterError, code_of, explain, failure, is_replaced
 from .redis_link import Command, Link
 from .redis_nodes import nodes_of
 from .redis_pool import Call, Pool, Ride, Turn
@@ -193,7 +193,9 @@ class RedisServer:
             self._nodes.lost()
             if len(self._clocks) > 1:
                 self._clocks.pop(address, None)
-            lost = isinstance(error, ConnectionError | OSError) and not isinstance(error, TimeoutError)
+            lost = isinstance(error, NotMasterError | ConnectionError | OSError) and not isinstance(
+                error, TimeoutError
+            )
             for turn in turns:
                 # What was not sent may go another way, where there is one.
                 turn.again = lost and not turn.failed and (turn.repeatable if sent else self.url.kind != "single")
