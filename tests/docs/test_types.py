@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-USER_CODE = '''# pyright: strict
+USER_CODE = """# pyright: strict
 from typing import Any, TypedDict
 
 from mcpfusion import Context, Fusion
@@ -40,7 +40,7 @@ specialist = f.server(fsm=gate, middleware=[require_gateway_clearance("s" * 32, 
 
 if __name__ == "__main__":
     server.run("http", port=8000)
-'''
+"""
 
 
 def test_handlers_are_written_without_casts_and_asserts(tmp_path: Path) -> None:
