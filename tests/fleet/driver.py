@@ -176,7 +176,7 @@ class Driver:
 
     async def _change_hot(self) -> None:
         while time.monotonic() < self._until:
-            self._hot = self.random.sample(self._orders, 6)
+            self._hot = self.random.sample(self._orders, min(6, len(self._orders)))
             await asyncio.sleep(0.4)
 
 

@@ -298,7 +298,7 @@ def _answer(facts: _Facts, answer: Answer) -> Iterator[str]:
     elif answer.code == "IN_DOUBT":
         if visit is not None and not facts.doubtful(visit):
             yield "it ran, and there is no cause for doubt"
-        if visit is None and not _known_doubt(facts, answer.data.get("idempotencyKey", "")):
+        if visit is None and not _known_doubt(facts, answer.data.get("idempotencyKey", ""), answer.got):
             yield "no step was in doubt"
     elif answer.code != "LOST":
         yield f"nobody expects that: {answer.data}"
@@ -320,8 +320,8 @@ def _refusal(facts: _Facts, answer: Answer) -> Iterator[str]:
         yield f"it is allowed in {answer.state}"
     elif answer.code == "CONFLICT" and answer.got - answer.sent < CONFLICT_WAIT:
         yield "it did not wait"
-    elif answer.code == "STORE_UNAVAILABLE" and not facts.run.disturbed:
-        yield "the store was never away"
+    elif answer.code == "STORE_UNAVAILABLE" and not (facts.run.disturbed or answer.got - answer.sent >= TIME_LIMIT):
+        yield "the store was neither away nor slow"
     elif answer.code == "ALREADY_DONE":
         calls = {visit.began.call for visit in facts.by_order.get(answer.order, ()) if facts.counts(visit)}
         if answer.call not in calls:
@@ -343,18 +343,20 @@ def _success(facts: _Facts, answer: Answer) -> Iterator[str]:
         yield f"it led to {step.to_state}, and the client was told {answer.state}"
 
 
-def _known_doubt(facts: _Facts, key: str) -> bool:
+def _known_doubt(facts: _Facts, key: str, at: float = math.inf) -> bool:
+    """Return whether there is a cause for a step to have been in doubt at that moment."""
     if facts.run.disturbed:
         return True  # the engine was away when a claim was to be taken back, or a release to be written
-    visits = facts.by_key.get(key)
-    if visits:
-        return any(
-            facts.outlasted(visit)
-            if visit.began.attempt in facts.steps
-            else facts.doubtful(visit) or visit.began.process in facts.run.killed
-            for visit in visits
-        )
-    return bool(facts.run.killed)  # after the claim, and before the handler
+    visits = facts.by_key.get(key, [])
+    committed = [visit for visit in visits if visit.began.attempt in facts.steps]
+    if any(facts.outlasted(visit) for visit in committed):
+        return True
+    if any(
+        facts.doubtful(visit) or visit.began.process in facts.run.killed for visit in visits if visit not in committed
+    ):
+        return True
+    # Or a process was killed after the claim and before the handler, as long as nobody has made the step.
+    return bool(facts.run.killed) and not any(visit.began.at < at for visit in committed)
 
 
 def _views(facts: _Facts) -> Iterator[str]:

@@ -74,7 +74,7 @@ if LONG:
     @pytest.mark.timeout(60 + 4 * SECONDS)
     async def test_nothing_happens(engine: str, tmp_path: Path) -> None:
         outcome = await run(engine, tmp_path)
-        assert not outcome.codes.keys() & {"UNSENT", "STORE_UNAVAILABLE"}
+        assert "UNSENT" not in outcome.codes
 
     @engines
     @pytest.mark.timeout(60 + 4 * SECONDS)

@@ -385,7 +385,9 @@ def a_repeat_of_nothing(run: Run, chosen: random.Random) -> Run | None:
 
 def the_engine_was_said_to_be_away(run: Run, chosen: random.Random) -> Run | None:
     answer = an_answer(run, chosen, "FORBIDDEN")
-    return answer and with_answer(run, answer, code="STORE_UNAVAILABLE", state=None, allowed=None)
+    return answer and with_answer(
+        run, answer, code="STORE_UNAVAILABLE", state=None, allowed=None, sent=answer.got - 0.1
+    )
 
 
 def a_call_hung(run: Run, chosen: random.Random) -> Run | None:
