@@ -78,6 +78,7 @@ def test_every_field_of_a_step_is_demanded():
         ("", "snapshot", "draft", "must be an object, found str"),
         ("", "updated_at", "2026-01-01", "must be a finite number, found str"),
         ("", "updated_at", False, "must be a finite number, found bool"),
+        ("", "updated_at", 10**400, "must be a finite number, found int"),
         ("", "due", "soon", "must be a finite number or null, found str"),
         ("", "expires_at", "never", "must be a finite number or null, found str"),
         ("", "claim", "mine", "must be a claim or null, found str"),

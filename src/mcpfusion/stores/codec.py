@@ -6,16 +6,15 @@ acted on half a record would act on a workflow that does not exist.
 """
 
 import json
-import math
-from collections.abc import Callable, Mapping
-from types import UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, contains
+from sys import float_info
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 from mcpfusion.telemetry import workflow_name
 
 from .protocol import Claim, LastStep, Step, StoreError, Workflow
-
-_Check = tuple[str, Callable[[Any], bool]]
 
 
 def _is_text(value: Any) -> bool:
@@ -36,40 +35,99 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max
 
 
+class _Check(NamedTuple):
+    """What is demanded of a field.
+
+    Attributes:
+        expected: It in words.
+        holds: Whether a value is that.
+        types: Those of nearly all values that are.
+        by_type: Whether all values of those types are.
+    """
+
+    expected: str
+    holds: Callable[[Any], bool]
+    types: frozenset[type]
+    by_type: bool
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    def holds(value: Any) -> bool:
+        return isinstance(value, kinds)
+
+    return holds
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+_JSON = frozenset[type]({NoneType, str, int, float, bool, list, dict})
 _PLAIN: dict[Any, _Check] = {
-    str: ("Unicode text", _is_text),
-    int: ("a whole number from 0 up", _is_count),
-    float: ("a finite number", _is_number),
-    bool: ("true or false", lambda value: isinstance(value, bool)),
-    Any: ("any JSON value", lambda value: True),
-    Mapping: ("an object", lambda value: isinstance(value, Mapping)),
-    Claim: ("a claim", lambda value: isinstance(value, Mapping | Claim)),
-    LastStep: ("a step", lambda value: isinstance(value, Mapping | LastStep)),
+    # Of a text, what the types leave open is looked for in the JSON of the whole record.
+    str: _Check("Unicode text", _is_text, frozenset({str}), True),
+    int: _Check("a whole number from 0 up", _is_count, frozenset({int}), False),
+    float: _Check("a finite number", _is_number, frozenset({int, float}), False),
+    bool: _Check("true or false", _is(bool), frozenset({bool}), True),
+    Any: _Check("any JSON value", _anything, _JSON, True),
+    Mapping: _Check("an object", _is(Mapping), frozenset({dict}), True),
+    Claim: _Check("a claim", _is(Mapping, Claim), frozenset({dict, Claim}), True),
+    LastStep: _Check("a step", _is(Mapping, LastStep), frozenset({dict, LastStep}), True),
 }
 
 
 def _check_for(hint: Any) -> _Check:
     origin = get_origin(hint)
     if origin in (Union, UnionType):
-        expected, holds = _check_for(get_args(hint)[0])
-        return f"{expected} or null", lambda value: value is None or holds(value)
+        check = _check_for(get_args(hint)[0])
+
+        def holds(value: Any) -> bool:
+            return value is None or check.holds(value)
+
+        return _Check(f"{check.expected} or null", holds, check.types | {NoneType}, check.by_type)
     if origin is Literal:
         allowed = get_args(hint)
-        return f"one of {', '.join(allowed)}", lambda value: isinstance(value, str) and value in allowed
+
+        def is_allowed(value: Any) -> bool:
+            return isinstance(value, str) and value in allowed
+
+        return _Check(f"one of {', '.join(allowed)}", is_allowed, frozenset({str}), False)
     return _PLAIN[origin or hint]
 
 
-def _checks_for(record: type) -> dict[str, _Check]:
-    return {field: _check_for(hint) for field, hint in get_type_hints(record).items()}
+class _Shape:
+    """The fields of a class, and what is demanded of them.
+
+    Attributes:
+        checks: For each field.
+        fields: Their names, in the order of the class.
+        values_of: Returns a record's values in that order.
+    """
+
+    def __init__(self, record: type) -> None:
+        self.checks = {field: _check_for(hint) for field, hint in get_type_hints(record).items()}
+        self.fields = tuple(self.checks)
+        self.values_of: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.fields)
+        self._types = [check.types for check in self.checks.values()]
+        self._open = [(at, check.holds) for at, check in enumerate(self.checks.values()) if not check.by_type]
+
+    def surely_holds(self, values: Sequence[Any]) -> bool:
+        """Whether values are what is demanded, texts aside. A quick look: False means to look closely."""
+        if not all(map(contains, self._types, map(type, values))):
+            return False
+        for at, holds in self._open:  # noqa: SIM110 - a generator would cost as much as all the rest
+            if not holds(values[at]):
+                return False
+        return True
 
 
-_WORKFLOW = _checks_for(Workflow)
-_CLAIM = _checks_for(Claim)
-_LAST = _checks_for(LastStep)
-_STEP = _checks_for(Step)
+_WORKFLOW = _Shape(Workflow)
+_CLAIM = _Shape(Claim)
+_LAST = _Shape(LastStep)
+_STEP = _Shape(Step)
 
 # Fields of a workflow that came after the first release, each with a default that means what it was before.
 _LATER = frozenset({"expires_at"})
@@ -105,16 +163,13 @@ def encode_workflow(workflow: Workflow) -> str:
     Raises:
         StoreError: A field holds what JSON cannot, or what `decode_workflow` would refuse. Names the field.
     """
-    where = f"workflow {workflow_name(workflow.scope, workflow.handle)}"
-    record = _plain(workflow, _WORKFLOW)
-    _check(record, _WORKFLOW, where, "")
-    if workflow.claim is not None:
-        record["claim"] = _plain(workflow.claim, _CLAIM)
-        _check(record["claim"], _CLAIM, where, "claim.")
-    if workflow.last is not None:
-        record["last"] = _plain(workflow.last, _LAST)
-        _check(record["last"], _LAST, where, "last.")
-    return _dump(record, where)
+    try:
+        text = _dump(_plain_workflow(workflow, closely=False))
+        if _SURROGATE in text:
+            _plain_workflow(workflow, closely=True)
+        return text
+    except _Refused as refused:
+        raise _error("workflow", workflow.scope, workflow.handle, refused) from refused.__cause__
 
 
 def decode_workflow(text: str | bytes, scope: str, handle: str, version: int) -> Workflow:
@@ -123,60 +178,100 @@ def decode_workflow(text: str | bytes, scope: str, handle: str, version: int) ->
     Raises:
         StoreError: The text is not such a record. Names the field, and quotes no value.
     """
-    where = f"workflow {workflow_name(scope, handle)}"
-    record = _load(text, where)
-    _check(record, _WORKFLOW, where, "", optional=_LATER)
-    _check_place(record, where, scope=scope, handle=handle, version=version)
-    if record["claim"] is not None:
-        _check(record["claim"], _CLAIM, where, "claim.")
-        record["claim"] = Claim(**record["claim"])
-    if record["last"] is not None:
-        _check(record["last"], _LAST, where, "last.")
-        record["last"] = LastStep(**record["last"])
-    return Workflow(**record)
+    try:
+        record, closely = _load(text)
+        _check(record, _WORKFLOW, closely, optional=_LATER)
+        _check_place(record, scope=scope, handle=handle, version=version)
+        if record["claim"] is not None:
+            _check(record["claim"], _CLAIM, closely, "claim.")
+            record["claim"] = Claim(**record["claim"])
+        if record["last"] is not None:
+            _check(record["last"], _LAST, closely, "last.")
+            record["last"] = LastStep(**record["last"])
+        return Workflow(**record)
+    except _Refused as refused:
+        raise _error("workflow", scope, handle, refused) from refused.__cause__
 
 
 def encode_step(step: Step) -> str:
     """Return the step as compact ASCII JSON. Raises StoreError as `encode_workflow` does."""
-    where = f"history of {workflow_name(step.scope, step.handle)}"
-    record = _plain(step, _STEP)
-    _check(record, _STEP, where, "")
-    return _dump(record, where)
+    try:
+        text = _dump(_plain(step, _STEP, closely=False))
+        if _SURROGATE in text:
+            _plain(step, _STEP, closely=True)
+        return text
+    except _Refused as refused:
+        raise _error("history of", step.scope, step.handle, refused) from refused.__cause__
 
 
 def decode_step(text: str | bytes, scope: str, handle: str) -> Step:
     """Return the step that `encode_step` wrote. Raises StoreError as `decode_workflow` does."""
-    where = f"history of {workflow_name(scope, handle)}"
-    record = _load(text, where)
-    _check(record, _STEP, where, "")
-    _check_place(record, where, scope=scope, handle=handle)
-    return Step(**record)
+    try:
+        record, closely = _load(text)
+        _check(record, _STEP, closely)
+        _check_place(record, scope=scope, handle=handle)
+        return Step(**record)
+    except _Refused as refused:
+        raise _error("history of", scope, handle, refused) from refused.__cause__
 
 
-def _plain(record: Workflow | Claim | LastStep | Step, checks: Mapping[str, _Check]) -> dict[str, Any]:
-    return {field: getattr(record, field) for field in checks}
+class _Refused(Exception):
+    """Why a record is refused, without its name, which costs too much to be made for each."""
+
+
+def _error(what: str, scope: str, handle: str, refused: _Refused) -> StoreError:
+    return StoreError(f"{what} {workflow_name(scope, handle)}: {refused}")
+
+
+def _plain_workflow(workflow: Workflow, closely: bool) -> dict[str, Any]:
+    record = _plain(workflow, _WORKFLOW, closely)
+    if workflow.claim is not None:
+        record["claim"] = _plain(workflow.claim, _CLAIM, closely, "claim.")
+    if workflow.last is not None:
+        record["last"] = _plain(workflow.last, _LAST, closely, "last.")
+    return record
+
+
+def _plain(
+    record: Workflow | Claim | LastStep | Step, shape: _Shape, closely: bool, prefix: str = ""
+) -> dict[str, Any]:
+    plain = dict(zip(shape.fields, shape.values_of(record), strict=True))
+    _check(plain, shape, closely, prefix)
+    return plain
 
 
 def _check(
-    record: Any, checks: Mapping[str, _Check], where: str, prefix: str, *, optional: frozenset[str] = frozenset()
+    record: dict[str, Any],
+    shape: _Shape,
+    closely: bool,
+    prefix: str = "",
+    *,
+    optional: frozenset[str] = frozenset(),
 ) -> None:
-    for field, (expected, holds) in checks.items():
+    """Refuse a record that has not exactly the fields of its class.
+
+    Args:
+        closely: Its texts may be no Unicode.
+    """
+    if not closely and tuple(record) == shape.fields and shape.surely_holds(tuple(record.values())):
+        return
+    for field, check in shape.checks.items():
         if field not in record:
             if field in optional:
                 continue
-            raise StoreError(f"{where}: field {prefix}{field} is missing")
-        if not holds(record[field]):
+            raise _Refused(f"field {prefix}{field} is missing")
+        if not check.holds(record[field]):
             found = type(record[field]).__name__
-            raise StoreError(f"{where}: field {prefix}{field} must be {expected}, found {found}")
-    extra = next((field for field in record if field not in checks), None)
+            raise _Refused(f"field {prefix}{field} must be {check.expected}, found {found}")
+    extra = next((field for field in record if field not in shape.checks), None)
     if extra is not None:
-        raise StoreError(f"{where}: unknown field {prefix}{extra} (written by a newer version?)")
+        raise _Refused(f"unknown field {prefix}{extra} (written by a newer version?)")
 
 
-def _check_place(record: Mapping[str, Any], where: str, **place: str | int) -> None:
+def _check_place(record: Mapping[str, Any], **place: str | int) -> None:
     for field, value in place.items():
         if record[field] != value:
-            raise StoreError(f"{where}: field {field} is not that of the place where the record is kept")
+            raise _Refused(f"field {field} is not that of the place where the record is kept")
 
 
 def _mapping(value: Any) -> Any:
@@ -185,7 +280,18 @@ def _mapping(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
-def _dump(record: Mapping[str, Any], where: str) -> str:
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+_to_json = json.JSONEncoder(default=_mapping, allow_nan=False, separators=(",", ":")).encode
+_from_json = json.JSONDecoder(parse_constant=_no_constant).decode
+
+_SURROGATE = "\\ud"
+"""How a surrogate begins in the JSON that is written. It is a lone one, half of a pair, or no surrogate at all."""
+
+
+def _dump(record: Mapping[str, Any]) -> str:
     try:
         return _to_json(record)
     except (TypeError, ValueError, RecursionError):
@@ -193,23 +299,18 @@ def _dump(record: Mapping[str, Any], where: str) -> str:
             try:
                 _to_json(value)
             except (TypeError, ValueError, RecursionError) as error:
-                raise StoreError(f"{where}: field {field} cannot be kept as JSON: {error}") from error
+                raise _Refused(f"field {field} cannot be kept as JSON: {error}") from error
         raise
 
 
-def _to_json(value: Any) -> str:
-    return json.dumps(value, default=_mapping, allow_nan=False, separators=(",", ":"))
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _load(text: str | bytes, where: str) -> dict[str, Any]:
+def _load(text: str | bytes) -> tuple[dict[str, Any], bool]:
+    """Return the record, and whether its texts may be no Unicode."""
     try:
-        record = json.loads(text, parse_constant=_no_constant)
+        if not isinstance(text, str):
+            text = str(text, "utf-8")
+        record = _from_json(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise StoreError(f"{where}: the record is no JSON: {error}") from error
+        raise _Refused(f"the record is no JSON: {error}") from error
     if not isinstance(record, dict):
-        raise StoreError(f"{where}: the record is no JSON object")
-    return cast("dict[str, Any]", record)
+        raise _Refused("the record is no JSON object")
+    return cast("dict[str, Any]", record), not text.isascii() or _SURROGATE in text or _SURROGATE.upper() in text
