@@ -6,154 +6,27 @@ leaves open is allowed there only.
 """
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
-from mcpfusion.stores.protocol import Claim, Step
 from tests.fleet.driver import Answer
-from tests.fleet.ledger import Entry
+from tests.fleet.facts import Facts, Run, Standing, Visit
 from tests.fleet.orders import CONFLICT_WAIT, LEASE, LOOK, TARGETS, TIME_LIMIT, TOOLS, menu
 
 INITIAL = "draft"
 MOVING = ("committed", "resolved_done")
 NOTHING_RAN = {"FORBIDDEN", "CONFLICT", "ALREADY_DONE", "STORE_UNAVAILABLE", "UNSENT"}
-DOUBTS = {"unsure", "unsure_after", "overruns", "overruns_after"}
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a workflow stands in the end, by the store.
-
-    Attributes:
-        doubt: The claim that was left when all calls had ended and all leases had run out.
-        reported: Whether the store listed it as in doubt then.
-        claimed: Whether there is a claim after everything in doubt was resolved.
-    """
-
-    state: str
-    steps: int
-    history: Sequence[Step] = ()
-    doubt: Claim | None = None
-    reported: bool = False
-    claimed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """All that is known of a run.
-
-    Attributes:
-        killed: The processes that were killed.
-        disturbed: Whether the engine was away at times, so that writes and their acknowledgements got lost.
-    """
-
-    entries: Sequence[Entry]
-    answers: Sequence[Answer]
-    workflows: dict[str, Standing]
-    killed: frozenset[int] = frozenset()
-    disturbed: bool = False
-
-
-@dataclass(slots=True)
-class Visit:
-    """One run of a handler, as its ledger tells."""
-
-    began: Entry
-    done: Entry | None = None
-    ended: Entry | None = None
-    answer: Answer | None = None
-    faults: list[str] = field(default_factory=list)
-
-    @property
-    def tool(self) -> str:
-        return self.began.tool
-
-
-class _Facts:
-    """A run, put in order."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.answers = {answer.attempt: answer for answer in run.answers}
-        self.visits: dict[str, Visit] = {}
-        self.stray: list[Entry] = []
-        for entry in sorted(run.entries, key=lambda each: each.at):
-            self._note(entry)
-        for attempt, visit in self.visits.items():
-            visit.answer = self.answers.get(attempt)
-        self.steps: dict[str, Step] = {
-            step.result["attempt"]: step for _, step in self._all_steps() if step.outcome == "committed"
-        }
-        self.by_key: dict[str, list[Visit]] = defaultdict(list)
-        for visit in self.visits.values():
-            self.by_key[visit.began.key].append(visit)
-
-    @cached_property
-    def by_order(self) -> dict[str, list[Visit]]:
-        """The runs of each workflow, in the order in which they began."""
-        found: dict[str, list[Visit]] = defaultdict(list)
-        for visit in self.visits.values():
-            found[visit.began.order].append(visit)
-        return found
-
-    def _note(self, entry: Entry) -> None:
-        visit = self.visits.get(entry.attempt)
-        if entry.kind == "began":
-            if visit is None:
-                self.visits[entry.attempt] = Visit(entry)
-            else:
-                visit.faults.append("began twice")
-        elif visit is None:
-            self.stray.append(entry)
-        elif getattr(visit, entry.kind) is not None:
-            visit.faults.append(f"{entry.kind} twice")
-        else:
-            setattr(visit, entry.kind, entry)
-
-    def _all_steps(self) -> Iterator[tuple[str, Step]]:
-        for order, standing in self.run.workflows.items():
-            for step in standing.history:
-                yield order, step
-
-    def doubtful(self, visit: Visit) -> bool:
-        """Return whether nobody can be blamed that the run was not committed, whatever its handler did."""
-        answer = visit.answer
-        if answer is None or answer.code not in ("IN_DOUBT", "LOST"):
-            return False
-        # What the client was told came after the attempts to commit; where it left, there is only the handler's end.
-        end = answer.got if answer.code == "IN_DOUBT" else visit.ended.at if visit.ended else math.inf
-        slow = end - answer.sent >= TIME_LIMIT
-        return (
-            answer.how in DOUBTS
-            or self.run.disturbed
-            or (answer.code == "LOST" and visit.began.process in self.run.killed)
-            or (slow and visit.began.process not in self.run.killed)
-        )
-
-    def outlasted(self, visit: Visit) -> bool:
-        """Return whether the call took longer than its lease, so that it was in doubt before it was committed."""
-        return visit.answer is not None and visit.answer.got - visit.answer.sent >= LEASE
-
-    def counts(self, visit: Visit) -> bool:
-        """Return whether the run is a step of the history: by itself, or because an operator said so."""
-        if visit.began.attempt in self.steps:
-            return True
-        standing = self.run.workflows.get(visit.began.order)
-        history = standing.history if standing else ()
-        return any(step.outcome == "resolved_done" and step.principal == visit.began.key for step in history)
 
 
 def check(run: Run) -> list[str]:
     """Return what cannot be true, a line each; nothing when all is well."""
-    facts = _Facts(run)
+    facts = Facts(run)
     rules = (_visits, _histories, _steps, _effects, _turns, _answers, _views, _left)
     return [f"{rule.__name__.lstrip('_')}: {fault}" for rule in rules for fault in rule(facts)]
 
 
-def _visits(facts: _Facts) -> Iterator[str]:
+def _visits(facts: Facts) -> Iterator[str]:
     """Each handler ran for a call that was made, once for each attempt."""
     for entry in facts.stray:
         yield f"{entry.attempt} {entry.kind} without having begun"
@@ -175,7 +48,7 @@ def _visits(facts: _Facts) -> Iterator[str]:
             yield f"{attempt} never ended, and its process was not killed"
 
 
-def _histories(facts: _Facts) -> Iterator[str]:
+def _histories(facts: Facts) -> Iterator[str]:
     """Each history is a path of the machine, and leads to where the workflow stands."""
     for order, standing in facts.run.workflows.items():
         state = INITIAL
@@ -197,7 +70,7 @@ def _histories(facts: _Facts) -> Iterator[str]:
             yield f"{order} counts {standing.steps} steps, its history has {moves}"
 
 
-def _steps(facts: _Facts) -> Iterator[str]:
+def _steps(facts: Facts) -> Iterator[str]:
     """Each committed step is one run of its handler, which had its effect, in the same order as in the ledger."""
     attempts: Counter[str] = Counter()
     call_ids: Counter[str] = Counter()
@@ -226,7 +99,7 @@ def _steps(facts: _Facts) -> Iterator[str]:
             yield f"{name} is in the histories {times} times"
 
 
-def _effects(facts: _Facts) -> Iterator[str]:
+def _effects(facts: Facts) -> Iterator[str]:
     """No step had its effect twice, and each effect is a step of its history."""
     moving: Counter[str] = Counter()
     for standing in facts.run.workflows.values():
@@ -250,7 +123,7 @@ def _effects(facts: _Facts) -> Iterator[str]:
         yield f"a step has the key {key}, which no handler was given"
 
 
-def _unfinished(facts: _Facts, visit: Visit) -> Iterator[str]:
+def _unfinished(facts: Facts, visit: Visit) -> Iterator[str]:
     """A run that is not in the history failed as it was told to, or is in doubt."""
     attempt = visit.began.attempt
     if facts.counts(visit) or facts.doubtful(visit):
@@ -262,7 +135,7 @@ def _unfinished(facts: _Facts, visit: Visit) -> Iterator[str]:
         yield f"{attempt} began, was not done, and nobody knows why"
 
 
-def _turns(facts: _Facts) -> Iterator[str]:
+def _turns(facts: Facts) -> Iterator[str]:
     """No two handlers of one workflow ran at the same time."""
     for order, visits in facts.by_order.items():
         for earlier, later in pairwise(visits):
@@ -276,14 +149,14 @@ def _turns(facts: _Facts) -> Iterator[str]:
                 yield f"{order}: {later.began.attempt} began while {earlier.began.attempt} was running"
 
 
-def _answers(facts: _Facts) -> Iterator[str]:
+def _answers(facts: Facts) -> Iterator[str]:
     """What clients were told is so."""
     for answer in facts.run.answers:
         for fault in _answer(facts, answer):
             yield f"{answer.attempt} ({answer.tool} of {answer.order}, {answer.code}): {fault}"
 
 
-def _answer(facts: _Facts, answer: Answer) -> Iterator[str]:
+def _answer(facts: Facts, answer: Answer) -> Iterator[str]:
     visit = facts.visits.get(answer.attempt)
     step = facts.steps.get(answer.attempt)
     if answer.code in NOTHING_RAN:
@@ -315,7 +188,7 @@ def _answer(facts: _Facts, answer: Answer) -> Iterator[str]:
             yield f"the menu of {answer.state} is {sorted(answer.allowed)}"
 
 
-def _refusal(facts: _Facts, answer: Answer) -> Iterator[str]:
+def _refusal(facts: Facts, answer: Answer) -> Iterator[str]:
     if answer.code == "FORBIDDEN" and (answer.state is None or answer.tool in menu(answer.state)):
         yield f"it is allowed in {answer.state}"
     elif answer.code == "CONFLICT" and answer.got - answer.sent < CONFLICT_WAIT:
@@ -328,7 +201,7 @@ def _refusal(facts: _Facts, answer: Answer) -> Iterator[str]:
             yield "no such call was done"
 
 
-def _success(facts: _Facts, answer: Answer) -> Iterator[str]:
+def _success(facts: Facts, answer: Answer) -> Iterator[str]:
     if answer.tool == LOOK:
         return
     told = answer.data.get("attempt", "")
@@ -343,7 +216,7 @@ def _success(facts: _Facts, answer: Answer) -> Iterator[str]:
         yield f"it led to {step.to_state}, and the client was told {answer.state}"
 
 
-def _known_doubt(facts: _Facts, key: str, at: float = math.inf) -> bool:
+def _known_doubt(facts: Facts, key: str, at: float = math.inf) -> bool:
     """Return whether there is a cause for a step to have been in doubt at that moment."""
     if facts.run.disturbed:
         return True  # the engine was away when a claim was to be taken back, or a release to be written
@@ -359,7 +232,7 @@ def _known_doubt(facts: _Facts, key: str, at: float = math.inf) -> bool:
     return bool(facts.run.killed) and not any(visit.began.at < at for visit in committed)
 
 
-def _views(facts: _Facts) -> Iterator[str]:
+def _views(facts: Facts) -> Iterator[str]:
     """Whoever was told where a workflow stands was told where it stood at some moment of his call."""
     timelines = {order: list(_timeline(facts, standing)) for order, standing in facts.run.workflows.items()}
     untouched = [(INITIAL, -math.inf, math.inf)]
@@ -374,7 +247,7 @@ def _views(facts: _Facts) -> Iterator[str]:
             yield f"{answer.attempt}: {answer.order} did not stand in {answer.state}"
 
 
-def _timeline(facts: _Facts, standing: Standing) -> Iterator[tuple[str, float, float]]:
+def _timeline(facts: Facts, standing: Standing) -> Iterator[tuple[str, float, float]]:
     """Yield each state with the earliest moment from which, and the latest until which, the workflow stood in it."""
     moves = [step for step in standing.history if step.outcome in MOVING]
     visits = [facts.visits.get(step.result["attempt"]) if step.outcome == "committed" else None for step in moves]
@@ -391,7 +264,7 @@ def _timeline(facts: _Facts, standing: Standing) -> Iterator[tuple[str, float, f
     yield from zip(states, since, [*reversed(until[1:]), math.inf], strict=True)
 
 
-def _left(facts: _Facts) -> Iterator[str]:
+def _left(facts: Facts) -> Iterator[str]:
     """Claims that nobody ended are reported in doubt, have a cause, and can be resolved."""
     for order, standing in facts.run.workflows.items():
         if standing.claimed:

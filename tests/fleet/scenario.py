@@ -9,10 +9,11 @@ from pathlib import Path
 import anyio
 
 from mcpfusion.stores import open_store
-from mcpfusion.stores.protocol import VersionedFsmStateStore, Workflow
-from tests.fleet import model
+from mcpfusion.stores.protocol import Step, VersionedFsmStateStore, Workflow
 from tests.fleet.driver import Driver
+from tests.fleet.facts import Run, Standing
 from tests.fleet.ledger import Ledgers
+from tests.fleet.model import check
 from tests.fleet.orders import LEASE
 from tests.fleet.processes import Fleet, running
 from tests.fleet.replica import Settings
@@ -54,7 +55,7 @@ class Outcome:
         disturbances: When the engine was back, on the clock of the ledger.
     """
 
-    run: model.Run
+    run: Run
     violations: list[str]
     codes: Counter[str]
     steps: Counter[str]
@@ -103,9 +104,9 @@ async def _play(store: VersionedFsmStateStore, fleet: Fleet, ledgers: Ledgers, p
     codes = Counter(answer.code for answer in driver.answers)
     await driver.look_around(min(200, plan.orders))
     workflows = await _standings(store, left, reported)
-    run = model.Run(ledgers.fresh(), driver.answers, workflows, frozenset(fleet.killed), plan.disturb is not None)
+    run = Run(ledgers.fresh(), driver.answers, workflows, frozenset(fleet.killed), plan.disturb is not None)
     steps = Counter(step.outcome for standing in workflows.values() for step in standing.history)
-    return Outcome(run, model.check(run), codes, steps, len(fleet.killed), seconds, disturbances)
+    return Outcome(run, check(run), codes, steps, len(fleet.killed), seconds, disturbances)
 
 
 async def _disturb(plan: Plan, until: float, driver: Driver, disturbances: list[float]) -> None:
@@ -140,12 +141,12 @@ async def _all(store: VersionedFsmStateStore) -> list[Workflow]:
 
 async def _standings(
     store: VersionedFsmStateStore, left: dict[str, Workflow], reported: set[str]
-) -> dict[str, model.Standing]:
-    found: dict[str, model.Standing] = {}
+) -> dict[str, Standing]:
+    found: dict[str, Standing] = {}
     for record in await _all(store):
-        history: Sequence[model.Step] = await store.history(record.scope, record.handle)
+        history: Sequence[Step] = await store.history(record.scope, record.handle)
         was = left.get(record.handle)
-        found[record.handle] = model.Standing(
+        found[record.handle] = Standing(
             record.state,
             record.steps,
             history,
