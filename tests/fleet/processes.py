@@ -54,7 +54,8 @@ class Fleet:
             assert victim.pid is not None and victim.is_alive()
             self.killed.add(victim.pid)
             victim.kill()
-            await anyio.to_thread.run_sync(victim.join)
+            with anyio.CancelScope(shield=True):  # or it would be missing in the end
+                await anyio.to_thread.run_sync(victim.join)
             self._processes[number] = self._start(self.ports[number])
             await _answering(self.ports[number], self._processes[number])
 
