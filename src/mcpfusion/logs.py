@@ -1,8 +1,8 @@
 """Logs for operators: one line of JSON or of text for each record, with the trace it belongs to.
 
 No record of this library names a workflow by its handle, or holds an argument or a token. What an exception says may
-hold anything, so that the JSON form gives the types of exceptions and the places where they were raised, and the
-message only of those that promise to hold nothing of the kind.
+hold anything, so that both forms give the types of exceptions and the places where they were raised, and the message
+only of those that promise to hold nothing of the kind.
 """
 
 import json
@@ -17,6 +17,9 @@ from mcpfusion.telemetry import SPECIALIST, STATE, TOOL, WORKFLOW, kind_of, trac
 Form = Literal["json", "text"]
 
 LEVELS = ("debug", "info", "warning", "error")
+
+_TALKATIVE = ("mcp", "fastmcp", "sse_starlette", "httpx2", "httpcore2", "redis", "psycopg", "aiosqlite")
+"""Loggers of libraries that write requests, answers or addresses at `debug`, which may hold anything."""
 
 _FIELDS = (WORKFLOW, TOOL, STATE, SPECIALIST)
 
@@ -42,15 +45,19 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people, and the whole traceback of an exception: for development."""
+    """A line for people, with the id of the trace; below it an exception, and the places that it came through."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the record's own line."""
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text."""
         ids = trace_ids()
-        return super().formatMessage(record) + (f" [trace {ids[0]}]" if ids else "")
+        trace = f" [trace {ids[0]}]" if ids else ""
+        line = f"{self.formatTime(record)} {record.levelname} {record.name}: {_message(record)}{trace}"
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return line
+        told = _told(error)
+        said = f": {told['message']}" if "message" in told else ""
+        return "\n".join([line, f"  {told['type']}{said}", *(f"    {at}" for at in told["at"])])
 
 
 def configure_logging(form: Form | None = None, level: str | None = None) -> None:
@@ -59,21 +66,32 @@ def configure_logging(form: Form | None = None, level: str | None = None) -> Non
     Args:
         form: `json` for machines, `text` for people. None: text, unless logging is set up already.
         level: The least level that is written, one of `LEVELS`. None: warnings, unless logging is set up already.
+            Of libraries that repeat whole messages at `debug`, `info` is the least.
     """
     if form is None and level is None and logging.getLogger().handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.captureWarnings(True)
+    theirs = logging.getLogger("fastmcp")  # which writes by itself, with what exceptions say
+    theirs.handlers.clear()
+    theirs.propagate = True
+    theirs.setLevel(logging.NOTSET)
     logging.basicConfig(level=(level or "warning").upper(), handlers=[handler], force=True)
+    for name in _TALKATIVE:
+        if logging.getLogger(name).level == logging.NOTSET:
+            logging.getLogger(name).setLevel(max(logging.getLogger().level, logging.INFO))
 
 
 def _message(record: logging.LogRecord) -> str:
     """Return the message, with the kinds of the exceptions in it instead of what they say."""
-    if not isinstance(record.args, tuple):
-        return record.getMessage()
-    given = cast("tuple[Any, ...]", record.args)
+    given = cast("tuple[Any, ...]", record.args) if isinstance(record.args, tuple) else ()
     told = tuple(_said(each) if isinstance(each, BaseException) else each for each in given)
-    return str(record.msg) % told if told else str(record.msg)
+    message = str(record.msg) % told if told else record.getMessage()
+    error = record.exc_info[1] if record.exc_info and not record.name.startswith("mcpfusion") else None
+    if error is not None and (said := str(error)):  # other libraries write it into the message
+        message = message.replace(said, _said(error))
+    return message
 
 
 def _said(error: BaseException) -> str:

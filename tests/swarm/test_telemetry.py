@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import pytest
 
+from mcpfusion.swarm import connections, mint_delegation_token
 from tests.support.recording import Recording, recording
 from tests.support.serving import ERAS, http_client
 from tests.swarm.parts import SECRET, served, specialist, triage
@@ -23,7 +25,16 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_a_handoff_is_one_trace_and_is_counted(mode: str, seen: Recording) -> None:
+async def test_a_handoff_is_one_trace_and_is_counted(
+    mode: str, seen: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens: list[str] = []
+
+    async def minted(*given: Any, **options: Any) -> str:
+        tokens.append(await mint_delegation_token(*given, **options))
+        return tokens[-1]
+
+    monkeypatch.setattr(connections, "mint_delegation_token", minted)
     async with served(specialist("finance")) as (upstream,):
         gateway = triage({"finance": upstream})
         async with served(gateway) as (url,), http_client(url, mode) as client:
@@ -54,6 +65,10 @@ async def test_a_handoff_is_one_trace_and_is_counted(mode: str, seen: Recording)
     everything = seen.everything()
     assert CANARY not in everything
     assert SECRET not in everything
+    assert len(tokens) >= 2  # for the list, and for the call
+    for token in tokens:
+        for part in token.split("."):
+            assert part not in everything
     assert json.dumps(seen.logs()).count("x-mcpfusion-delegation") == 0
 
 

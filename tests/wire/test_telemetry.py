@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -11,15 +12,21 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from mcpfusion import Context, Fusion, ToolError
+from mcpfusion.gate import records
+from mcpfusion.gate.identity import MINTED_PREFIX
+from mcpfusion.machine import Machine
+from mcpfusion.stores.protocol import Workflow
 from mcpfusion.telemetry import workflow_name
 from tests.support.recording import Recording, recording
-from tests.support.serving import ERAS, http_app, http_client
+from tests.support.serving import ERAS, call, http_app, http_client, post, sdk_client
+from tests.wire.by_hand import open_session
 from tests.wire.test_health import MovableStore
 from tests.wire.ways import INVOICE
 
 pytestmark = pytest.mark.anyio
 
-HANDLE, ARGUMENT, SAID = "wf-canary-handle", "canary-argument", "canary-message"
+MODERN = ERAS[1]
+HANDLE, ARGUMENT, SAID, STORED = "wf-canary-handle", "canary-argument", "canary-message", "canary-in-a-record"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 
@@ -30,7 +37,15 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
         yield recorded
 
 
-def invoices(store: Any = "memory://", **options: Any) -> Any:
+class Slow:
+    """A call that takes as long as a test wants it to."""
+
+    def __init__(self) -> None:
+        self.began = anyio.Event()
+        self.may_end = anyio.Event()
+
+
+def invoices(store: Any = "memory://", slow: Slow | None = None, **options: Any) -> Any:
     f = Fusion("invoices")
 
     @f.action("invoice.submit").describe("Submit.").bind_state("draft", "SUBMIT").handle
@@ -40,12 +55,19 @@ def invoices(store: Any = "memory://", **options: Any) -> Any:
             raise ValueError(f"{SAID} {note}")
         if how == "doubt":
             raise ToolError("who knows", in_doubt=True)
-        if how == "slow":
-            await anyio.sleep(0.3)
+        if how == "slow" and slow is not None:
+            slow.began.set()
+            await slow.may_end.wait()
         return note
 
     f.action("invoice.approve").describe("Approve.").bind_state("review", "APPROVE").handle(lambda: "approved")
     return f.server(fsm=f.fsm(INVOICE), store=store, state_handle_key="id", **options)
+
+
+def unfit() -> Workflow:
+    """A record that a store holds and the machine does not fit."""
+    record = records.new_record("", f"{HANDLE}-unfit", Machine(INVOICE).initial(), 1.0)
+    return replace(record, version=1, state=STORED, snapshot={"value": STORED, "status": STORED, STORED: STORED})
 
 
 async def submit(client: Any, how: str = "well", handle: str = HANDLE) -> Any:
@@ -75,42 +97,34 @@ async def test_a_step_has_its_spans_in_the_trace_of_its_request(mode: str, seen:
     assert said["span_id"] == f"{server.context.span_id:016x}"
 
 
+def by_hand(mode: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A call and its headers as a client sends them that says nothing of a trace in `_meta`."""
+    body = call("own.echo")
+    if mode != MODERN:
+        return body, {}
+    about = "io.modelcontextprotocol/"
+    client = {"clientInfo": {"name": "hand", "version": "1"}, "clientCapabilities": {}, "protocolVersion": MODERN}
+    body["params"]["_meta"] = {about + key: value for key, value in client.items()}
+    return body, {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "own.echo"}
+
+
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_trace_that_comes_in_a_header_goes_on(mode: str, seen: Recording) -> None:
-    headers = {"traceparent": TRACEPARENT}
     f = Fusion("plain")
     f.action("own.echo").describe("Echo.").handle(lambda: "x")
-    import httpx2
-
-    body = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "tools/call",
-        "params": {
-            "name": "own.echo",
-            "_meta": {
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-                "io.modelcontextprotocol/clientCapabilities": {},
-            },
-        },
-    }
-    own = {
-        **headers,
-        "accept": "application/json, text/event-stream",
-        "mcp-protocol-version": "2026-07-28",
-        "mcp-method": "tools/call",
-        "mcp-name": "own.echo",
-    }
-    async with http_app(f.server().asgi(host="127.0.0.1")) as origin, httpx2.AsyncClient() as http:
-        assert (await http.post(f"{origin}/mcp", json=body, headers=own)).status_code == 200
+    body, headers = by_hand(mode)
+    async with http_app(f.server().asgi(host="127.0.0.1")) as origin:
+        session = {} if mode == MODERN else await open_session(f"{origin}/mcp")
+        answer = await post(f"{origin}/mcp", body, {**headers, **session, "traceparent": TRACEPARENT})
+    assert answer.status_code == 200
     (server,) = seen.spans("tools/call own.echo")
     assert f"{server.context.trace_id:032x}" == TRACE
 
 
 async def test_what_is_counted(seen: Recording) -> None:
     store = MovableStore()
-    server = invoices(store, conflict_wait=0.05)
+    slow = Slow()
+    server = invoices(store, slow, conflict_wait=0.05)
     async with (
         http_app(server.asgi(host="127.0.0.1")) as origin,
         http_client(f"{origin}/mcp", ERAS[1]) as client,
@@ -119,8 +133,9 @@ async def test_what_is_counted(seen: Recording) -> None:
         await client.call_tool("invoice.approve", {"id": HANDLE})  # refused
         async with anyio.create_task_group() as group:
             group.start_soon(submit, client, "slow")  # committed
-            await anyio.sleep(0.1)
-            group.start_soon(submit, client, "well")  # conflict
+            await slow.began.wait()
+            await submit(client, "well")  # conflict
+            slow.may_end.set()
         await submit(client, "doubt", "another")
         await submit(client, "well", "another")  # meets it
         store.away = True
@@ -147,6 +162,25 @@ async def test_what_is_counted(seen: Recording) -> None:
     assert refused.attributes["mcpfusion.outcome"] == "refused"
 
 
+async def test_refusals_are_counted_by_code_also_where_no_workflow_is_found(seen: Recording) -> None:
+    now = 1_000.0
+    f = Fusion("orders")
+    f.mutation("order.open").mints_handle().handle(lambda: "open")
+    f.action("order.pay").bind_state("draft", "SUBMIT").handle(lambda: "paid")
+    server = f.server(fsm=f.fsm(INVOICE), state_handle_key="id", expires_after=60.0, clock=lambda: now)
+    async with sdk_client(server.lowlevel, MODERN) as client:
+        opened = await client.call_tool("order.open", {})
+        await client.call_tool("order.pay", {"id": "x" * 10_000})
+        await client.call_tool("order.pay", {"id": f"{MINTED_PREFIX}nobody-ever-opened-it"})
+        now += 61.0
+        await client.call_tool("order.pay", {"id": opened.meta["io.mcpfusion/workflow"]["handle"]})
+    assert {at["error.type"]: number for at, number in seen.metric("mcpfusion.gate.refusals")} == {
+        "INVALID_HANDLE": 1,
+        "UNKNOWN_HANDLE": 1,
+        "EXPIRED": 1,
+    }
+
+
 @pytest.mark.parametrize("mode", ERAS)
 async def test_no_handle_argument_or_message_is_in_any_of_it(mode: str, seen: Recording) -> None:
     store = MovableStore()
@@ -157,6 +191,8 @@ async def test_no_handle_argument_or_message_is_in_any_of_it(mode: str, seen: Re
         for how in ("raise", "well", "doubt"):
             await submit(client, how)
             await submit(client, how, f"{HANDLE}-2")
+        await store.write(unfit(), expected_version=0)
+        assert (await submit(client, handle=f"{HANDLE}-unfit")).structured_content["code"] == "UNKNOWN_STATE"
         with pytest.raises(MCPError):
             await client.call_tool("no.such.tool", {"id": HANDLE})
         record = await store.read("", HANDLE)
@@ -165,7 +201,7 @@ async def test_no_handle_argument_or_message_is_in_any_of_it(mode: str, seen: Re
         await submit(client)
         await client.list_tools()
     everything = seen.everything()
-    for canary in (HANDLE, ARGUMENT, SAID, "s3cret"):
+    for canary in (HANDLE, ARGUMENT, SAID, STORED, "s3cret"):
         assert canary not in everything
     assert "no.such.tool" not in everything
     failed = [line for line in seen.logs() if line.get("mcpfusion.workflow") == workflow_name("", HANDLE)]

@@ -85,13 +85,23 @@ def _serve(target: str, transport: str, where: dict[str, Any], store: str | None
     start = server_in(load.load(name), wanted, store)
     configure_logging(*logs)  # not where the file has set up its own logging, unless an option says so
     if where:
-        click.echo(f"mcpfusion: serving {target} at {_url(**where)}", err=True)
+        _say(f"serving {target} at {_url(**where)}", logs[0])
     try:
         start(transport, **where)
     except SystemExit as error:  # a server that cannot start, and has logged why
         raise click.exceptions.Exit(1 if error.code else 0) from error
     except (OSError, ValueError) as error:
         raise click.ClickException(f"cannot serve: {error}") from error
+
+
+def _say(what: str, form: Form | None) -> None:
+    """Tell who started it, in the form of the logs."""
+    if form == "json":
+        log = logging.getLogger("mcpfusion.run")
+        log.setLevel(logging.INFO)
+        log.info(what)
+    else:
+        click.echo(f"mcpfusion: {what}", err=True)
 
 
 def _address(host: str, port: int) -> dict[str, Any]:

@@ -59,16 +59,30 @@ def _keep_in(server: Any, store: str) -> None:
 
 
 def _run_theirs(server: Any, transport: str, **where: Any) -> None:
+    if transport == "http":
+        _serve_theirs(server, **where)
+    elif hasattr(server, "http_app"):  # FastMCP
+        server.run(transport, show_banner=False)
+    else:
+        server.run(transport)
+
+
+def _serve_theirs(server: Any, host: str, port: int) -> None:
+    """Serve over HTTP as a server of ours is: with its probes, its logs and its way of stopping."""
+    import anyio
+
     from mcpfusion.wire.anonymous import authenticates, check_anonymous
+    from mcpfusion.wire.answering import Answering
     from mcpfusion.wire.attachment import attachment_of
+    from mcpfusion.wire.health import health_routes
+    from mcpfusion.wire.server import http_app_of, serve_http
 
     attachment = attachment_of(server)
-    if attachment is not None and transport == "http":
-        check_anonymous(attachment, where["host"], authenticated=authenticates(server))
-    if hasattr(server, "http_app"):  # FastMCP
-        server.run(transport, show_banner=False, **where)
-    else:
-        server.run("streamable-http" if transport == "http" else transport, **where)
+    app = http_app_of(server, host)
+    if attachment is not None:
+        check_anonymous(attachment, host, authenticated=authenticates(server))
+        app.router.routes.extend(health_routes(attachment))  # last, so that a route of the server's own comes first
+    anyio.run(serve_http, app, host, port, attachment.answering if attachment else Answering())
 
 
 # Told by what they can do, so that nothing of the SDK is imported to find out.

@@ -1,10 +1,12 @@
 """What operators see of one call on its way through the gate: its spans, and what is counted of it."""
 
 import time
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from mcpfusion import telemetry
 from mcpfusion.actions.results import ToolResult
+from mcpfusion.gate.refusal import Code, refusal
 from mcpfusion.telemetry import CALL, ERROR, METHOD, OUTCOME, STATE, TOOL, Span
 
 Ended = Literal["committed", "released", "in_doubt"]
@@ -73,6 +75,13 @@ class Observed:
         if outcome == "in_doubt":
             self._commit.fail("IN_DOUBT")
             telemetry.IN_DOUBT.add({**self._tool, OUTCOME: "left"})
+
+
+def refused(tool: str, code: Code, message: str, data: Mapping[str, Any] | None = None) -> ToolResult:
+    """Return the refusal of a call that does not get as far as the gate, and count it."""
+    answer = refusal(code, message, data)
+    Observed(tool).refused(answer)
+    return answer
 
 
 def _code(refused: ToolResult) -> str:

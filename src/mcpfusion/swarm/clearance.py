@@ -1,17 +1,20 @@
 """Clearance: what a specialist demands before it lets anybody see or call its tools."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+import anyio
+
 from mcpfusion.actions.context import Context
-from mcpfusion.actions.middleware import Call, CallNext
+from mcpfusion.actions.middleware import Call, CallNext, Middleware
 from mcpfusion.actions.results import ToolResult, error_result
 from mcpfusion.swarm.errors import HandoffAuthError
 from mcpfusion.swarm.keyring import Secrets
-from mcpfusion.swarm.open import open_swarm_stores
+from mcpfusion.swarm.open import SwarmStores, open_swarm_stores
 from mcpfusion.swarm.state import HandoffStateStore, ReplayStore
 from mcpfusion.swarm.tokens import MAX_LIFETIME, Act, Delegation, verify_delegation_token
 from mcpfusion.swarm.upstream import DELEGATION_HEADER
@@ -21,10 +24,68 @@ _log = logging.getLogger(__name__)
 LIST_ACT = "tools/list"
 """The act of a token that is for seeing the list."""
 
+CLOSE_TIMEOUT = 5.0
+"""Seconds that closing the stores may take."""
+
 Cleared = dict[tuple["GatewayClearance", Act], Delegation]
 
 cleared: ContextVar[Cleared | None] = ContextVar("cleared", default=None)
 """What was cleared for the request at hand: a call that asks the person and then runs again is still that call."""
+
+
+class ClearanceStores:
+    """Where a clearance looks. What it is given by URL is opened here, and closed when nobody serves with it any
+    more; marks in memory stay.
+
+    Args:
+        store: Where large carried state is.
+        replays: Where used tokens are marked.
+
+    Raises:
+        ValueError: A URL names no store.
+    """
+
+    def __init__(self, store: str | HandoffStateStore | None, replays: str | ReplayStore) -> None:
+        self._store = store
+        self._replays = replays
+        self._opened: dict[str, SwarmStores] = {}
+        self._users = 0
+        for url in (store, replays):
+            if isinstance(url, str):
+                self._at(url)
+
+    @property
+    def states(self) -> HandoffStateStore | None:
+        """Where large carried state is."""
+        return self._at(self._store).states if isinstance(self._store, str) else self._store
+
+    @property
+    def replays(self) -> ReplayStore:
+        """Where used tokens are marked."""
+        return self._at(self._replays).replays if isinstance(self._replays, str) else self._replays
+
+    @asynccontextmanager
+    async def used(self) -> AsyncGenerator[None]:
+        """Somebody serves with the clearance for as long as the context lasts."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                await self._close()
+
+    def _at(self, url: str) -> SwarmStores:
+        if url not in self._opened:  # the first time, or since it was closed
+            self._opened[url] = open_swarm_stores(url)
+        return self._opened[url]
+
+    async def _close(self) -> None:
+        # Taken out before the wait, so that whoever comes meanwhile opens them again.
+        closing = [self._opened.pop(url) for url in list(self._opened) if not url.startswith("memory:")]
+        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            for stores in closing:
+                await stores.aclose()
 
 
 class GatewayClearance:
@@ -37,8 +98,7 @@ class GatewayClearance:
         scope: str | None,
         audience: str | None,
         issuers: Sequence[str] | None,
-        store: HandoffStateStore | None,
-        replays: ReplayStore,
+        stores: "ClearanceStores",
         max_lifetime: float,
         covers_list: bool,
     ) -> None:
@@ -46,8 +106,7 @@ class GatewayClearance:
         self._scope = scope
         self._audience = audience
         self._issuers = issuers
-        self._store = store
-        self._replays = replays
+        self.stores = stores
         self._max_lifetime = max_lifetime
         self.covers_list = covers_list
 
@@ -84,8 +143,8 @@ class GatewayClearance:
                 scope=self._scope,
                 audience=self._audience,
                 issuers=self._issuers,
-                store=self._store,
-                replays=self._replays,
+                store=self.stores.states,
+                replays=self.stores.replays,
                 act=act,
                 max_lifetime=self._max_lifetime,
             )
@@ -95,6 +154,16 @@ class GatewayClearance:
         except Exception as error:
             _log.exception("clearance cannot be checked")
             raise HandoffAuthError("INVALID_DELEGATION_TOKEN", "it cannot be checked now") from error
+
+
+@asynccontextmanager
+async def in_use(layers: Iterable[Middleware]) -> AsyncGenerator[None]:
+    """Somebody serves with this middleware for as long as the context lasts."""
+    async with AsyncExitStack() as stack:
+        for layer in layers:
+            if isinstance(layer, GatewayClearance):
+                await stack.enter_async_context(layer.stores.used())
+        yield
 
 
 def _token(headers: Mapping[str, str], meta: Mapping[str, Any]) -> str | None:
@@ -133,8 +202,7 @@ def require_gateway_clearance(
         scope=scope,
         audience=audience,
         issuers=issuers,
-        store=open_swarm_stores(store).states if isinstance(store, str) else store,
-        replays=open_swarm_stores(replays or "memory://").replays if isinstance(replays, str | None) else replays,
+        stores=ClearanceStores(store, replays or "memory://"),
         max_lifetime=max_lifetime,
         covers_list=covers_list,
     )

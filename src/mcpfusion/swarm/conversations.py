@@ -279,4 +279,4 @@ class Conversations:
 
 
 def _unavailable() -> HandoffError:
-    return HandoffError("STORE_UNAVAILABLE", "where this conversation is cannot be told now; try again")
+    return HandoffError("STORE_UNAVAILABLE", "unavailable: where this conversation is cannot be told now.")

@@ -29,7 +29,7 @@ from mcpfusion.gate.plain import PlainStore
 from mcpfusion.gate.workflows import Moved, StoreUnavailable, Workflows
 from mcpfusion.stores import open_store
 from mcpfusion.stores.protocol import EngineClock, FsmStateStore, VersionedFsmStateStore
-from mcpfusion.swarm.clearance import GatewayClearance
+from mcpfusion.swarm.clearance import GatewayClearance, in_use
 from mcpfusion.swarm.connections import LIST_ACT
 from mcpfusion.swarm.errors import HandoffAuthError
 from mcpfusion.swarm.gateway import SwarmGateway
@@ -93,6 +93,8 @@ class Attachment:
         self.carries_handles = bool(options.state_handle_key or (self.bindings and self.bindings.minting))
         self._gated = self._build_gate(store) if self.bindings else None
         self._handover = Handover(gateway, options.page_size, registry.tools) if gateway else None
+        own = [layer for action in registry.tools.values() for layer in action.middleware]
+        self._layers = [*middleware, *own]
         self._clearances = [layer for layer in middleware if isinstance(layer, GatewayClearance)]
         self._install(tuple(middleware))
         setattr(self.lowlevel, _ATTACHED, self)
@@ -324,7 +326,7 @@ class Attachment:
             self.reopen()
             try:
                 context: AbstractAsyncContextManager[Any] = inner(server)
-                async with context as state, self._upkeep(), self._swarm():
+                async with in_use(self._layers), context as state, self._upkeep(), self._swarm():
                     yield state
             finally:
                 self._users -= 1

@@ -20,7 +20,6 @@ from mcpfusion.actions.errors import ArgumentsError, InputRequired, ToolError
 from mcpfusion.actions.middleware import Call, CallNext, Middleware, compose
 from mcpfusion.actions.registry import ActionRegistry
 from mcpfusion.actions.results import ToolResult, error_result
-from mcpfusion.gate import refusal
 from mcpfusion.gate.binding import BoundTool
 from mcpfusion.gate.identity import (
     MINTED_PREFIX,
@@ -33,13 +32,14 @@ from mcpfusion.gate.identity import (
     scope_of,
 )
 from mcpfusion.gate.menu import Menus
+from mcpfusion.gate.observing import refused
 from mcpfusion.gate.passage import Passages
 from mcpfusion.gate.ticket import Outcome, Ticket
 from mcpfusion.swarm.clearance import cleared
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.handoffs import Handoff
 from mcpfusion.telemetry import TOOL
-from mcpfusion.wire.handover import Handover
+from mcpfusion.wire.handover import Handover, failed
 from mcpfusion.wire.request import (
     RequestContext,
     can_elicit,
@@ -189,12 +189,12 @@ class Calling:
             scope = scope_of(gated.access, request.identity)
             handle = self._handle(gated, bound, call, request)
         except HandleError as error:
-            return refusal.refusal("INVALID_HANDLE", str(error), {"allowedActions": []})
+            return refused(bound.name, "INVALID_HANDLE", str(error), {"allowedActions": []})
         except ScopeError:
             _log.exception("a caller has no scope")
-            return refusal.refusal("FORBIDDEN", "whose workflow this is cannot be told.", {"allowedActions": []})
+            return refused(bound.name, "FORBIDDEN", "whose workflow this is cannot be told.", {"allowedActions": []})
         if request.params.task is not None:
-            return refusal.refusal("FORBIDDEN", f"'{bound.name}' moves a workflow and cannot run as a task.")
+            return refused(bound.name, "FORBIDDEN", f"'{bound.name}' moves a workflow and cannot run as a task.")
         minted = bound.policies.mints_handle
         if has_session(request.ctx) and not minted and name_handle(request.ctx, handle):
             request.rounds.named = handle
@@ -263,7 +263,7 @@ class Calling:
         try:
             result = await self._handover.activate(request.ctx, request.identity, call.context, handoff)
         except HandoffError as error:
-            return Outcome(error_result(error.code, error.message), False)
+            return Outcome(failed(error), False)
         return Outcome(result, True)
 
     async def _run_base(self, call: Call) -> Outcome:

@@ -17,6 +17,7 @@ from mcpfusion.actions.context import Context
 from mcpfusion.actions.middleware import Call
 from mcpfusion.actions.results import ToolResult, error_result
 from mcpfusion.gate.identity import Identity
+from mcpfusion.gate.refusal import RETRY_AFTER
 from mcpfusion.swarm.connections import Passing
 from mcpfusion.swarm.errors import HandoffError
 from mcpfusion.swarm.gateway import SwarmGateway
@@ -174,7 +175,7 @@ class Handover:
                 return await self._return(conversation, arguments)
             return await self._proxied(ctx, params, call.context, conversation, tool, arguments)
         except HandoffError as error:
-            return error_result(error.code, error.message)
+            return failed(error)
 
     def _is_handoffs(self, tool: str) -> bool:
         if tool in (self.gateway.return_tool, self._dispatcher):
@@ -281,6 +282,13 @@ async def _bounded(send: Send) -> None:
             await send()
     except Exception:  # a stream that broke is its transport's business
         _log.debug("a listener could not be told that its list changed", exc_info=True)
+
+
+def failed(error: HandoffError) -> ToolResult:
+    """Return what a caller is answered whose handoff, or whose call through one, could not be done."""
+    if error.code == "STORE_UNAVAILABLE":
+        return error_result(error.code, f"{error.message} Retry after {RETRY_AFTER} s.", {"retryAfter": RETRY_AFTER})
+    return error_result(error.code, error.message)
 
 
 def delegation_of(context: Context) -> Delegation | None:

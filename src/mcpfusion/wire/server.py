@@ -13,6 +13,7 @@ from mcpfusion.actions.middleware import Middleware
 from mcpfusion.gate.gate import StateMachineGate
 from mcpfusion.stores.protocol import VersionedFsmStateStore
 from mcpfusion.wire.anonymous import authenticates, check_anonymous, is_loopback
+from mcpfusion.wire.answering import Answering
 from mcpfusion.wire.attachment import Attachment, attach
 from mcpfusion.wire.health import health_routes
 from mcpfusion.wire.options import Store, options_of
@@ -93,12 +94,7 @@ class FusionServer:
             AnonymousCallersError: See `host`.
         """
         check_anonymous(self.attachment, host, authenticated=bool(self._auth) or authenticates(self.base))
-        if (http_app := getattr(self.base, "http_app", None)) is not None:  # FastMCP
-            guard = {"host_origin_protection": True} if host is not None and is_loopback(host) else {}
-            app = http_app(path=path, **{**guard, **options})
-        else:
-            options = {"streamable_http_path": path, "host": host or "0.0.0.0", **options}  # noqa: S104 - names no address to bind
-            app = self.base.streamable_http_app(**self._auth, **options)
+        app = http_app_of(self.base, host, path, **self._auth, **options)
         if health:
             app.router.routes.extend(health_routes(self))  # last, so that a route of the user's own comes first
         return app
@@ -134,24 +130,38 @@ class FusionServer:
 
     async def run_http(self, host: str = "127.0.0.1", port: int = 8000) -> None:
         """Serve over streamable HTTP at `/mcp`, with `/healthz` and `/readyz`, until the process is told to stop."""
-        import uvicorn
+        await serve_http(self.asgi(host=host), host, port, self.attachment.answering)
 
-        from mcpfusion.wire.stopping import HttpServer
 
-        app = self.asgi(host=host)
-        # Where the process's logs are set up, what uvicorn has to say goes there too.
-        logs: dict[str, Any] = {"log_config": None} if logging.getLogger().handlers else {}
-        config = uvicorn.Config(
-            app,
-            host=host,
-            port=port,
-            log_level="warning",
-            timeout_graceful_shutdown=SHUTDOWN_GRACE,
-            lifespan="on",
-            **logs,
-        )
-        _settle_memory()
-        await HttpServer(config, self.attachment.answering).serve()
+def http_app_of(server: Any, host: str | None = None, path: str = "/mcp", **options: Any) -> Any:
+    """Return the ASGI app that a server of any kind makes of itself; `host` and `options` as `FusionServer.asgi` has
+    them."""
+    if (http_app := getattr(server, "http_app", None)) is not None:  # FastMCP
+        guard = {"host_origin_protection": True} if host is not None and is_loopback(host) else {}
+        return http_app(path=path, **{**guard, **options})
+    options = {"streamable_http_path": path, "host": host or "0.0.0.0", **options}  # noqa: S104 - names no address to bind
+    return server.streamable_http_app(**options)
+
+
+async def serve_http(app: Any, host: str, port: int, answering: Answering) -> None:
+    """Serve an ASGI app until the process is told to stop, and then what `answering` has to answer still."""
+    import uvicorn
+
+    from mcpfusion.wire.stopping import HttpServer
+
+    # Where the process's logs are set up, what uvicorn has to say goes there too.
+    logs: dict[str, Any] = {"log_config": None} if logging.getLogger().handlers else {}
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        timeout_graceful_shutdown=SHUTDOWN_GRACE,
+        lifespan="on",
+        **logs,
+    )
+    _settle_memory()
+    await HttpServer(config, answering).serve()
 
 
 def _new_server(fusion: "Fusion") -> Server[Any]:
