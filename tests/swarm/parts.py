@@ -30,7 +30,14 @@ ROOT = PARTS.parents[2]
 PIXEL = base64.b64encode(b"\x89PNG pixel").decode()
 
 
-def specialist(name: str = "finance", *, secret: Any = SECRET, store: str | None = None, **options: Any) -> Any:
+def specialist(
+    name: str = "finance",
+    *,
+    secret: Any = SECRET,
+    store: str | None = None,
+    replays: str | None = None,
+    **options: Any,
+) -> Any:
     """Return a specialist's server."""
     f = Fusion(name)
     ran: list[str] = []
@@ -58,7 +65,7 @@ def specialist(name: str = "finance", *, secret: Any = SECRET, store: str | None
             await ctx.progress(step, steps, f"{label} {step}")
         return label
 
-    middleware = [require_gateway_clearance(secret, scope=name, store=store)] if secret else []
+    middleware = [require_gateway_clearance(secret, scope=name, store=store, replays=replays)] if secret else []
     server = f.server(middleware=middleware, **options)
     server.ran = ran
     return server

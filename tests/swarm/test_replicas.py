@@ -9,8 +9,10 @@ import anyio
 import pytest
 
 from mcpfusion.swarm import SwarmGateway
+from mcpfusion.swarm.route_store import InMemoryRouteStore
+from tests.support.serving import ERAS
 from tests.swarm.faults import fronted
-from tests.swarm.parts import code_of, process, served, specialist, talk, triage, until
+from tests.swarm.parts import code_of, process, served, specialist, talk, text_of, triage, until
 
 pytestmark = pytest.mark.anyio
 both_upstreams = pytest.mark.parametrize("handshake", [False, True], ids=["stateless", "sessions"])
@@ -186,3 +188,43 @@ async def test_a_conversation_that_one_replica_uses_is_not_ended_by_another_wher
         assert not (await one.call("finance.pay.refund", {"amount": 5})).is_error
         await until(lambda: first.session_count == second.session_count == 0)  # and now nobody uses it
         assert code_of(await one.call("finance.pay.refund", {"amount": 5})) == "NO_HANDOFF"
+
+
+class AwayRoutes(InMemoryRouteStore):
+    """A store that can be taken away."""
+
+    away = False
+
+    async def read_routes(self, gateway: str, conversation: str) -> Any:
+        self._reach()
+        return await super().read_routes(gateway, conversation)
+
+    async def take_place(self, *given: Any, **options: Any) -> bool:
+        self._reach()
+        return await super().take_place(*given, **options)
+
+    def _reach(self) -> None:
+        if self.away:
+            raise ConnectionError("db-7.internal refused s3cret")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_while_the_store_is_away_callers_are_told_when_to_come_again(era: str) -> None:
+    server = triage({"finance": specialist("finance").lowlevel})
+    async with served(server) as (url,), talk(url, era) as client:
+        routes = server.swarm._conversations.store = AwayRoutes()
+        routes.away = True
+        unavailable = [await client.route("finance")]
+        routes.away = False
+        assert not (await client.route("finance")).is_error
+        routes.away = True
+        call = await client.call("finance.pay.refund", {"amount": 5})
+        if era == MODERN:  # where a session's conversation is, the gateway's own process knows
+            unavailable.append(call)
+        for answer in unavailable:
+            assert code_of(answer) == "STORE_UNAVAILABLE"
+            assert answer.structured_content["retryAfter"] == 2
+            assert "Retry after 2 s" in text_of(answer)
+            assert "s3cret" not in text_of(answer)
+        routes.away = False
+        assert not (await client.call("finance.pay.refund", {"amount": 5})).is_error
