@@ -3,6 +3,7 @@
 import gc
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -99,13 +100,14 @@ class FusionServer:
             app.router.routes.extend(health_routes(self))  # last, so that a route of the user's own comes first
         return app
 
-    def run(self, transport: str = "stdio", *, host: str = "127.0.0.1", port: int = 8000) -> None:
+    def run(self, transport: str = "stdio", *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
         """Run until the client leaves (stdio) or the process is told to stop (http).
 
         Args:
             transport: `stdio` or `http`.
             host: The address to listen on, for http.
             port: The port to listen on, for http; 0 picks a free one.
+            options: As `asgi` takes them, for http.
 
         Raises:
             ValueError: Another transport.
@@ -115,7 +117,7 @@ class FusionServer:
             _settle_memory()
             anyio.run(self.run_stdio)
         elif transport == "http":
-            anyio.run(self.run_http, host, port)
+            anyio.run(partial(self.run_http, host, port, **options))
         else:
             raise ValueError(f"transport {transport!r}: expected 'stdio' or 'http'")
 
@@ -128,9 +130,9 @@ class FusionServer:
         async with stdio_server() as (read, write):
             await self.lowlevel.run(read, write, self.lowlevel.create_initialization_options())
 
-    async def run_http(self, host: str = "127.0.0.1", port: int = 8000) -> None:
+    async def run_http(self, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
         """Serve over streamable HTTP at `/mcp`, with `/healthz` and `/readyz`, until the process is told to stop."""
-        await serve_http(self.asgi(host=host), host, port, self.attachment.answering)
+        await serve_http(self.asgi(host=host, **options), host, port, self.attachment.answering)
 
 
 def http_app_of(server: Any, host: str | None = None, path: str = "/mcp", **options: Any) -> Any:
