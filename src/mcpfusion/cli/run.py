@@ -18,7 +18,7 @@ from mcpfusion.logs import LEVELS, Form, configure_logging
 Logs = tuple[Form | None, str | None]
 
 _WATCHED = (".json", ".yaml", ".yml")
-LOG_FORMAT = "How logs are written to standard error; json also leaves out what exceptions say.  [default: text]"
+LOG_FORMAT = "How logs are written to standard error, without what exceptions say.  [default: text]"
 LOG_LEVEL = "What is logged, at the least.  [default: warning]"
 
 
