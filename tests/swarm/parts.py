@@ -78,7 +78,14 @@ def seen(ctx: Context) -> dict[str, Any]:
     return {"state": h.state, "scope": h.scope, "tid": h.tid, "traceparent": h.traceparent, "issuer": h.issuer}
 
 
-def triage(registry: dict[str, Any], *, name: str = "triage", clearance: Any = None, **options: Any) -> Any:
+def triage(
+    registry: dict[str, Any],
+    *,
+    name: str = "triage",
+    clearance: Any = None,
+    auth: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
     """Return a gateway's server; its `swarm` is the gateway."""
     f = Fusion(name)
 
@@ -93,7 +100,7 @@ def triage(registry: dict[str, Any], *, name: str = "triage", clearance: Any = N
         return f"hello from {name}"
 
     gateway = SwarmGateway(registry, SECRET, name, **{"connect_timeout_ms": 20_000, **options})
-    server = f.server(swarm_gateway=gateway, middleware=[clearance] if clearance else [])
+    server = f.server(swarm_gateway=gateway, middleware=[clearance] if clearance else [], **(auth or {}))
     server.swarm = gateway
     return server
 

@@ -10,7 +10,10 @@ import pytest
 
 from mcpfusion.swarm import SwarmGateway
 from mcpfusion.swarm.route_store import InMemoryRouteStore
-from tests.support.serving import ERAS
+from tests.gate_identity.users import AUTH, TOKENS, Verifier
+from tests.support.engines import ENGINES, shared_engine
+from tests.support.hearing import Heard
+from tests.support.serving import ERAS, http_client
 from tests.swarm.faults import fronted
 from tests.swarm.parts import code_of, process, served, specialist, talk, text_of, triage, until
 
@@ -19,9 +22,11 @@ both_upstreams = pytest.mark.parametrize("handshake", [False, True], ids=["state
 MODERN = "2026-07-28"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/swarm.db"
+@pytest.fixture(params=["sqlite", *ENGINES])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/swarm.db"
+    return shared_engine(request.param).new_store()
 
 
 @asynccontextmanager
@@ -228,3 +233,28 @@ async def test_while_the_store_is_away_callers_are_told_when_to_come_again(era: 
             assert "s3cret" not in text_of(answer)
         routes.away = False
         assert not (await client.call("finance.pay.refund", {"amount": 5})).is_error
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_who_listens_on_one_replica_hears_of_his_handoffs_on_another(engine: str) -> None:
+    auth = {"auth": AUTH, "token_verifier": Verifier()}
+    store = shared_engine(engine).new_store()
+    heard = {user: Heard() for user in TOKENS}
+    async with (
+        served(specialist("finance")) as (url,),
+        replicas(store, {"finance": url}, auth=auth) as ((here, _), (there, _)),
+        http_client(here, MODERN, token=TOKENS["alice"]) as alice,
+        http_client(there, MODERN, token=TOKENS["alice"], message_handler=heard["alice"]) as listener,
+        http_client(there, MODERN, token=TOKENS["bob"], message_handler=heard["bob"]) as stranger,
+        listener.listen(tools_list_changed=True),
+        stranger.listen(tools_list_changed=True),
+    ):
+        for n in (1, 2):
+            assert not (await alice.call_tool("triage.route", {"domain": "finance"})).is_error
+            await heard["alice"].wait(2 * n - 1)
+            assert "finance.pay.refund" in {tool.name for tool in (await listener.list_tools()).tools}
+            assert (await listener.call_tool("finance.pay.refund", {"amount": 5})).structured_content["amount"] == 5
+            assert not (await alice.call_tool("triage.return_to_triage", {"summary": "done"})).is_error
+            await heard["alice"].wait(2 * n)
+            assert "triage.route" in {tool.name for tool in (await listener.list_tools()).tools}
+        assert heard["bob"].count() == 0
