@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import engines
 from benchmarks.compare import print_machine
-from mcpfusion.stores import VersionedFsmStateStore, Workflow, open_store
+from mcpfusion.stores import VersionedFsmStateStore, open_store
 from mcpfusion.stores.codec import encode_workflow
 from mcpfusion.testing.records import claim, last, step, workflow
 
@@ -60,16 +60,15 @@ def start(engine: str, stack: ExitStack) -> Place:
 def steps_of(store: VersionedFsmStateStore, workers: int) -> Step:
     """Return what claims and commits a step of a worker's workflow."""
     records = [replace(IDLE, handle=f"worker-{worker}", version=0) for worker in range(workers)]
-
-    async def write(worker: int, record: Workflow, moved: bool) -> None:
-        history = step(handle=record.handle, scope="") if moved else None
-        assert await store.write(record, expected_version=records[worker].version, step=history)
-        records[worker] = record
+    taken, moved = claim(), [step(handle=record.handle, scope="") for record in records]
 
     async def carry_out(worker: int) -> None:
-        before = records[worker]
-        await write(worker, replace(before, version=before.version + 1, claim=claim()), moved=False)
-        await write(worker, replace(before, version=before.version + 2, steps=before.steps + 1), moved=True)
+        before, version = records[worker], records[worker].version
+        claimed = replace(before, version=version + 1, claim=taken)
+        assert await store.write(claimed, expected_version=version)
+        after = replace(before, version=version + 2, steps=before.steps + 1)
+        assert await store.write(after, expected_version=version + 1, step=moved[worker])
+        records[worker] = after
 
     return carry_out
 

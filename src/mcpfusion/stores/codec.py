@@ -16,6 +16,8 @@ from mcpfusion.telemetry import workflow_name
 
 from .protocol import Claim, LastStep, Step, StoreError, Workflow
 
+_MOST = float_info.max
+
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and (value.isascii() or _is_unicode(value))
@@ -35,7 +37,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MOST
 
 
 class _Check(NamedTuple):
@@ -45,13 +47,15 @@ class _Check(NamedTuple):
         expected: It in words.
         holds: Whether a value is that.
         types: Those of nearly all values that are.
-        by_type: Whether all values of those types are.
+        least: Of those values, when they are numbers.
+        among: Those values, when there are a few texts.
     """
 
     expected: str
     holds: Callable[[Any], bool]
     types: frozenset[type]
-    by_type: bool
+    least: float | None = None
+    among: Sequence[str] = ()
 
 
 def _is(*kinds: type) -> Callable[[Any], bool]:
@@ -68,14 +72,14 @@ def _anything(value: Any) -> bool:
 _JSON = frozenset[type]({NoneType, str, int, float, bool, list, dict})
 _PLAIN: dict[Any, _Check] = {
     # Of a text, what the types leave open is looked for in the JSON of the whole record.
-    str: _Check("Unicode text", _is_text, frozenset({str}), True),
-    int: _Check("a whole number from 0 up", _is_count, frozenset({int}), False),
-    float: _Check("a finite number", _is_number, frozenset({int, float}), False),
-    bool: _Check("true or false", _is(bool), frozenset({bool}), True),
-    Any: _Check("any JSON value", _anything, _JSON, True),
-    Mapping: _Check("an object", _is(Mapping), frozenset({dict}), True),
-    Claim: _Check("a claim", _is(Mapping, Claim), frozenset({dict, Claim}), True),
-    LastStep: _Check("a step", _is(Mapping, LastStep), frozenset({dict, LastStep}), True),
+    str: _Check("Unicode text", _is_text, frozenset({str})),
+    int: _Check("a whole number from 0 up", _is_count, frozenset({int}), 0),
+    float: _Check("a finite number", _is_number, frozenset({int, float}), -_MOST),
+    bool: _Check("true or false", _is(bool), frozenset({bool})),
+    Any: _Check("any JSON value", _anything, _JSON),
+    Mapping: _Check("an object", _is(Mapping), frozenset({dict})),
+    Claim: _Check("a claim", _is(Mapping, Claim), frozenset({dict, Claim})),
+    LastStep: _Check("a step", _is(Mapping, LastStep), frozenset({dict, LastStep})),
 }
 
 
@@ -87,14 +91,14 @@ def _check_for(hint: Any) -> _Check:
         def holds(value: Any) -> bool:
             return value is None or check.holds(value)
 
-        return _Check(f"{check.expected} or null", holds, check.types | {NoneType}, check.by_type)
+        return _Check(f"{check.expected} or null", holds, check.types | {NoneType}, check.least)
     if origin is Literal:
         allowed = get_args(hint)
 
         def is_allowed(value: Any) -> bool:
             return isinstance(value, str) and value in allowed
 
-        return _Check(f"one of {', '.join(allowed)}", is_allowed, frozenset({str}), False)
+        return _Check(f"one of {', '.join(allowed)}", is_allowed, frozenset({str}), among=allowed)
     return _PLAIN[origin or hint]
 
 
@@ -111,17 +115,20 @@ class _Shape:
         self.checks = {field: _check_for(hint) for field, hint in get_type_hints(record).items()}
         self.fields = tuple(self.checks)
         self.values_of: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.fields)
-        self._types = [check.types for check in self.checks.values()]
-        self._open = [(at, check.holds) for at, check in enumerate(self.checks.values()) if not check.by_type]
+        numbered = list(enumerate(self.checks.values()))
+        self._types = [check.types for _, check in numbered]
+        self._numbers = [(at, check.least) for at, check in numbered if check.least is not None]
+        self._among = [(at, check.among) for at, check in numbered if check.among]
 
     def surely_holds(self, values: Sequence[Any]) -> bool:
         """Whether values are what is demanded, texts aside. A quick look: False means to look closely."""
         if not all(map(contains, self._types, map(type, values))):
             return False
-        for at, holds in self._open:  # noqa: SIM110 - a generator would cost as much as all the rest
-            if not holds(values[at]):
+        for at, least in self._numbers:
+            value = values[at]
+            if value is not None and not least <= value <= _MOST:
                 return False
-        return True
+        return all(values[at] in among for at, among in self._among)
 
 
 _WORKFLOW = _Shape(Workflow)
@@ -235,26 +242,28 @@ def _plain_workflow(workflow: Workflow, closely: bool) -> dict[str, Any]:
 def _plain(
     record: Workflow | Claim | LastStep | Step, shape: _Shape, closely: bool, prefix: str = ""
 ) -> dict[str, Any]:
-    plain = dict(zip(shape.fields, shape.values_of(record), strict=True))
-    _check(plain, shape, closely, prefix)
+    values = shape.values_of(record)
+    plain = dict(zip(shape.fields, values, strict=True))
+    if closely or not shape.surely_holds(values):
+        _check_closely(plain, shape, prefix)
     return plain
 
 
 def _check(
-    record: dict[str, Any],
-    shape: _Shape,
-    closely: bool,
-    prefix: str = "",
-    *,
-    optional: frozenset[str] = frozenset(),
+    record: Any, shape: _Shape, closely: bool, prefix: str = "", *, optional: frozenset[str] = frozenset()
 ) -> None:
     """Refuse a record that has not exactly the fields of its class.
 
     Args:
         closely: Its texts may be no Unicode.
     """
-    if not closely and tuple(record) == shape.fields and shape.surely_holds(tuple(record.values())):
-        return
+    if closely or tuple(record) != shape.fields or not shape.surely_holds(tuple(record.values())):
+        _check_closely(record, shape, prefix, optional)
+
+
+def _check_closely(
+    record: Mapping[str, Any], shape: _Shape, prefix: str, optional: frozenset[str] = frozenset()
+) -> None:
     for field, check in shape.checks.items():
         if field not in record:
             if field in optional:

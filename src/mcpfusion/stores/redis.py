@@ -18,7 +18,7 @@ from .redis_bus import RedisBus
 from .redis_keys import Bucket, bucket_of, buckets, name_of, texts_of
 from .redis_scripts import EXPIRED, HISTORY, LIST, NAMED, READ, REMOVE, SOONEST, STATES, WRITE
 from .redis_server import Call, RedisServer
-from .redis_text import pack, unpack
+from .redis_text import keep, pack, unpack
 
 HISTORY_LIMIT = 10_000
 """Steps that are kept of one workflow; the oldest go first."""
@@ -72,12 +72,11 @@ class RedisStore:
         head = _head(workflow)
         line = b"" if step is None else pack(encode_step(step))
         bucket = bucket_of(name, await self._buckets())
-        indexes = [bucket.index(each) for each in ("names", "found_by", "due", "claimed", "expires")]
-        keys = [bucket.workflow(name), bucket.states(workflow.scope), *indexes]
+        keys = [bucket.workflow(name), bucket.states(workflow.scope), *bucket.indexes]
         times = (_score(workflow.due), _score(workflow.expires_at))
         args = (expected_version, head, line, name, _other_name(workflow.scope, workflow.handle), *times)
         (done,) = await self._server.run(Call(keys, (*args, HISTORY_LIMIT), WRITE), durable=True)
-        return done == 1
+        return done
 
     async def states_in_use(self, scope: str) -> Sequence[str]:
         """See `VersionedFsmStateStore.states_in_use`."""
@@ -217,8 +216,10 @@ class RedisStore:
 
 def _head(workflow: Workflow) -> bytes:
     """Return the record as it is kept, with what the scripts need to know of it in front."""
-    packed = pack(encode_workflow(workflow))
+    text = encode_workflow(workflow)
     claim = workflow.claim
+    # What holds a claim is soon written over, and not worth the time that packing takes.
+    packed = pack(text) if claim is None else keep(text)
     marks = ("u" if workflow.steps else "") + ("t" if workflow.due is not None else "")
     if claim is not None:
         marks += "cd" if claim.in_doubt else "c"

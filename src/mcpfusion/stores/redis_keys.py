@@ -2,9 +2,12 @@
 
 from binascii import crc_hqx
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from zlib import crc32
+
+INDEXES = ("names", "found_by", "due", "claimed", "expires")
+"""The indexes over a bucket's workflows: by (scope, handle), by (handle, scope), and those of the marks."""
 
 _SLOTS = 16384
 
@@ -31,9 +34,14 @@ class Bucket:
 
     Attributes:
         prefix: Of all its keys, with the hash tag that puts them into one slot.
+        indexes: Those of all `INDEXES`.
     """
 
     prefix: bytes
+    indexes: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "indexes", tuple(self.index(each) for each in INDEXES))
 
     def workflow(self, name: bytes) -> bytes:
         """The workflow of (scope, handle)."""
@@ -44,7 +52,7 @@ class Bucket:
         return self.prefix + b"s" + scope.encode()
 
     def index(self, what: str) -> bytes:
-        """An index: `names`, `found_by` (handle, scope), `due`, `claimed`, `expires`."""
+        """One of the `INDEXES`."""
         return self.prefix + what.encode()
 
 

@@ -3,9 +3,11 @@
 Calls that wait at the same moment go in one piece, so that they share what sending and receiving costs.
 """
 
+from asyncio import CancelledError, Future, get_running_loop
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -57,13 +59,17 @@ class Turn:
 
 
 @dataclass(slots=True, eq=False)
-class Ride:
-    """Turns of one caller that are sent to one server together, perhaps with those of others."""
+class _Ride:
+    """Turns of one caller that are sent together, perhaps with those of others."""
 
     turns: Sequence[Turn]
-    woken: anyio.Event = field(default_factory=anyio.Event)
+    woken: Future[None]
     leads: bool = False
     taken: bool = False
+
+    def wake(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
 
 
 class Pool:
@@ -71,52 +77,76 @@ class Pool:
 
     Whoever finds a connection free sends all that waits. Others wait until they were taken along, or until it is
     their turn to lead.
+
+    Args:
+        address: Of the server.
+        size: How many connections there are at most.
+        send: Sends turns on one of them until a deadline, and notes in each turn what came of it.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self, address: Address, size: int, send: Callable[["Pool", Sequence[Turn], float], Awaitable[None]]
+    ) -> None:
+        self.address = address
         self.idle: list[Link] = []
+        self._loop = get_running_loop()
+        self._send = send
         self._free = size
-        self._waiting: deque[Ride] = deque()
+        self._waiting: deque[_Ride] = deque()
 
-    async def ride(self, ride: Ride, send: Callable[[Sequence[Turn]], Awaitable[None]], deadline: float) -> None:
-        """Have the turns sent, by this caller or by another one.
+    async def send(self, turns: Sequence[Turn], deadline: float) -> None:
+        """Have turns sent, by this caller or by another one.
 
         Raises:
             TimeoutError: The time is over, and it is not known what became of them if they were taken along.
         """
-        self._waiting.append(ride)
         if self._free:
             self._free -= 1
-            ride.leads = True
-        else:
-            await self._wait(ride, deadline)
+            try:
+                await self._send(self, turns, deadline)
+            finally:
+                self._pass_on()
+            return
+        ride = _Ride(turns, self._loop.create_future())
+        self._waiting.append(ride)
+        await self._wait(ride, deadline)
         if not ride.leads:
             return
         rides = self._take(ride)
         try:
-            await send([turn for each in rides for turn in each.turns])
+            await self._send(self, [turn for each in rides for turn in each.turns], deadline)
         finally:
             for each in rides:
-                each.woken.set()
+                each.wake()
             self._pass_on()
 
-    async def _wait(self, ride: Ride, deadline: float) -> None:
+    async def _wait(self, ride: _Ride, deadline: float) -> None:
+        # A timer of the loop: a time limit of anyio's costs more than all the rest of the wait.
+        timer = self._loop.call_at(deadline, self._give_up, ride)
         try:
-            with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
-                await ride.woken.wait()
-        except BaseException:
+            await ride.woken
+        except CancelledError:
             if ride.leads:
                 self._waiting.remove(ride)
                 self._pass_on()
-            elif ride.taken:
-                # What is on its way is waited for, so that it is known what became of it.
-                with anyio.CancelScope(shield=True, deadline=deadline):
-                    await ride.woken.wait()
-            else:
+            elif not ride.taken:
                 self._waiting.remove(ride)
+            elif ride.woken.cancelled():
+                # What is on its way is waited for, so that it is known what became of it.
+                ride.woken = self._loop.create_future()
+                with anyio.CancelScope(shield=True), suppress(TimeoutError):
+                    await ride.woken
             raise
+        finally:
+            timer.cancel()
 
-    def _take(self, leader: Ride) -> list[Ride]:
+    def _give_up(self, ride: _Ride) -> None:
+        if not ride.woken.done():
+            if not ride.taken:
+                self._waiting.remove(ride)
+            ride.woken.set_exception(TimeoutError())
+
+    def _take(self, leader: _Ride) -> list[_Ride]:
         # Whoever is about to lead himself has a connection, and is not taken along.
         along = [each for each in self._waiting if not each.leads][: _TOGETHER - 1]
         rides = [leader, *along]
@@ -131,7 +161,7 @@ class Pool:
             self._free += 1
         else:
             following.leads = True
-            following.woken.set()
+            following.wake()
 
     async def close_idle(self) -> None:
         """Close the connections that nobody uses."""

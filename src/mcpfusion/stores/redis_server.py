@@ -10,10 +10,10 @@ import time
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from threading import Lock
 from typing import Any
 
 import anyio
-from anyio.lowlevel import RunVar
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError, RedisError
 
@@ -21,7 +21,7 @@ from .protocol import StoreError
 from .redis_errors import NotMasterError, code_of, explain, failure, is_replaced
 from .redis_link import Command, Link
 from .redis_nodes import nodes_of
-from .redis_pool import Call, Pool, Ride, Turn
+from .redis_pool import Call, Pool, Turn
 from .redis_scripts import LAYOUT, Script
 from .redis_url import Address, RedisUrl
 
@@ -67,8 +67,8 @@ class RedisServer:
         self._clocks: dict[Address, float] = {}
         self._sent: set[tuple[Address, Script]] = set()
         self._closed = False
-        self._lanes: list[_Lane] = []
-        self._lane_here: RunVar[_Lane] = RunVar("mcpfusion.stores.redis")
+        self._lanes: Sequence[_Lane] = ()
+        self._adding = Lock()
 
     def now(self) -> float:
         """Return the server's time; see `EngineClock.now`. Of several servers, the one that is behind counts."""
@@ -77,7 +77,7 @@ class RedisServer:
         return time.monotonic() + min(self._clocks.values())
 
     async def run(self, call: Call, *, durable: bool = False, repeatable: bool = False) -> Any:
-        """Return the answer of one call: of a script what it returns after the time. One round trip.
+        """Return the answer of one call: of a script what it returns after the time, as a list. One round trip.
 
         Args:
             durable: It counts only when as many replicas as the URL says have it.
@@ -90,10 +90,10 @@ class RedisServer:
 
     async def run_all(self, calls: Sequence[Call], *, durable: bool = False, repeatable: bool = False) -> list[Any]:
         """Return the answers of several calls, one round trip to each of the servers concerned. See `run`."""
-        deadline = anyio.current_time() + LIMIT
         turns = [Turn(call, key_slot(call.keys[0]), durable, repeatable) for call in calls]
         try:
             lane = self._lane()
+            deadline = lane.loop.time() + LIMIT
             waiting = turns
             for _ in range(_HOPS):
                 await self._send(lane, waiting, deadline)
@@ -103,6 +103,8 @@ class RedisServer:
                 waiting = [turn for turn in waiting if turn.again]
                 if not waiting:
                     return [turn.answer for turn in turns]
+                if any(turn.asking is None and not turn.whole for turn in waiting):
+                    await anyio.sleep(_PAUSE)
             raise failure("the Cluster is moving this slot", "try again when that is done")
         except TimeoutError:
             raise failure("no connection in time", "see whether it answers, or raise max_connections") from None
@@ -120,7 +122,8 @@ class RedisServer:
         deadline = anyio.current_time() + LIMIT
         try:
             with anyio.fail_after(LIMIT):
-                address = await self._address(self._lane(), key_slot(key), deadline)
+                lane, slot = self._lane(), key_slot(key)
+                address = self._nodes.known(slot) or await self._find(lane, slot, deadline)
                 return await Link.connect(self.url, address, deadline)
         except TimeoutError:
             self._nodes.lost()
@@ -143,7 +146,7 @@ class RedisServer:
     async def aclose(self) -> None:
         """Close the connections. Calling it again does nothing; anything else raises StoreError from then on."""
         self._closed = True
-        lanes, self._lanes = self._lanes, []
+        lanes, self._lanes = self._lanes, ()
         for lane in lanes:
             # Those of another loop end with it, and those from before a fork are the parent's.
             if lane.loop is get_running_loop() and lane.process == os.getpid():
@@ -152,10 +155,8 @@ class RedisServer:
 
     async def _send(self, lane: _Lane, turns: Sequence[Turn], deadline: float) -> None:
         groups: dict[Address, list[Turn]] = {}
-        if any(turn.again and turn.asking is None and not turn.whole for turn in turns):
-            await anyio.sleep(_PAUSE)
         for turn in turns:
-            address = turn.asking or await self._address(lane, turn.slot, deadline)
+            address = turn.asking or self._nodes.known(turn.slot) or await self._find(lane, turn.slot, deadline)
             groups.setdefault(address, []).append(turn)
         if len(groups) == 1:
             await self._send_to(lane, *groups.popitem(), deadline)
@@ -167,24 +168,21 @@ class RedisServer:
     async def _send_to(self, lane: _Lane, address: Address, turns: Sequence[Turn], deadline: float) -> None:
         pool = lane.pools.get(address)
         if pool is None:
-            pool = lane.pools[address] = Pool(self.url.pool_size)
-
-        async def send(together: Sequence[Turn]) -> None:
-            await self._exchange(pool, address, together, deadline)
-
+            pool = lane.pools[address] = Pool(address, self.url.pool_size, self._exchange)
         for turn in turns:
             # Whoever takes them along says so; if he cannot, this is what is true of them.
             turn.error = _untold
         try:
-            await pool.ride(Ride(turns), send, deadline)
+            await pool.send(turns, deadline)
         except TimeoutError as error:
             for turn in turns:
                 turn.error = error
 
-    async def _exchange(self, pool: Pool, address: Address, turns: Sequence[Turn], deadline: float) -> None:
+    async def _exchange(self, pool: Pool, turns: Sequence[Turn], deadline: float) -> None:
+        address = pool.address
         sent = False
         try:
-            async with self._link(pool, address, deadline) as link:
+            async with self._link(pool, deadline) as link:
                 commands = self._commands(address, turns, deadline)
                 sent = True
                 shield = any(turn.call.script is not None for turn in turns)
@@ -232,10 +230,9 @@ class RedisServer:
             if isinstance(turn.answer, RedisError):
                 self._redirect(turn, turn.answer)
             elif turn.call.script is not None:
-                told = turn.answer
+                at, *turn.answer = _told(turn.answer)
                 self._sent.add((address, turn.call.script))
-                self._tell_time(address, told[0] / 1e6 - arrived)
-                turn.answer = told[1:]
+                self._tell_time(address, at / 1e6 - arrived)
         if isinstance(waited, RedisError) or waited < self.url.wait:
             self._nodes.lost()
             few = failure(
@@ -264,23 +261,21 @@ class RedisServer:
         else:
             self._clocks = {address: clock}
 
-    async def _address(self, lane: _Lane, slot: int, deadline: float) -> Address:
+    async def _find(self, lane: _Lane, slot: int, deadline: float) -> Address:
+        with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
+            async with lane.finding:
+                if self._nodes.known(slot) is None:
+                    await self._nodes.find(deadline)
         found = self._nodes.known(slot)
-        if found is None:
-            with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
-                async with lane.finding:
-                    if self._nodes.known(slot) is None:
-                        await self._nodes.find(deadline)
-            found = self._nodes.known(slot)
         if found is None:
             raise failure("no node of the Cluster has this slot", "see its CLUSTER SLOTS")
         return found
 
     @asynccontextmanager
-    async def _link(self, pool: Pool, address: Address, deadline: float) -> AsyncGenerator[Link]:
+    async def _link(self, pool: Pool, deadline: float) -> AsyncGenerator[Link]:
         link: Link | None = None
         try:
-            link = await self._take(pool, address, deadline)
+            link = await self._take(pool, deadline)
             yield link
         except BaseException:
             if link is not None:
@@ -292,32 +287,34 @@ class RedisServer:
         if self._closed:
             await pool.close_idle()
 
-    async def _take(self, pool: Pool, address: Address, deadline: float) -> Link:
+    async def _take(self, pool: Pool, deadline: float) -> Link:
         while pool.idle:
             link = pool.idle.pop()
             if await link.is_quiet():
                 return link
             await link.close()
         with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
-            link = await Link.connect(self.url, address, deadline)
+            link = await Link.connect(self.url, pool.address, deadline)
         if link.clock is not None:
-            self._tell_time(address, link.clock)
+            self._tell_time(pool.address, link.clock)
         return link
 
     def _lane(self) -> _Lane:
         if self._closed:
             raise failure("was closed", "make a new store")
-        try:
-            lane = self._lane_here.get()
-            if lane.process == os.getpid():
+        loop, process = get_running_loop(), os.getpid()
+        for lane in self._lanes:
+            if lane.loop is loop and lane.process == process:
                 return lane
-        except LookupError:
-            pass
-        self._lanes = [other for other in self._lanes if not other.loop.is_closed()]
         lane = _Lane()
-        self._lanes.append(lane)
-        self._lane_here.set(lane)
+        with self._adding:
+            self._lanes = [lane, *(other for other in self._lanes if not other.loop.is_closed())]
         return lane
+
+
+def _told(answer: Any) -> Sequence[Any]:
+    """Return what a script answers with, the time and the rest; see `redis_scripts`."""
+    return (abs(answer), answer > 0) if isinstance(answer, int) else answer
 
 
 __all__ = ["Call", "RedisServer", "StoreError"]

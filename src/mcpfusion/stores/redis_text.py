@@ -1,4 +1,4 @@
-"""Records and steps as Redis keeps them: their JSON text, compressed.
+"""Records and steps as Redis keeps them: their JSON text, for the most part compressed.
 
 The text of a record is mostly the same words again and again. Told those beforehand, deflate makes a third of it,
 and an idle workflow costs some hundred bytes of the server's memory.
@@ -8,7 +8,7 @@ import zlib
 
 from .protocol import StoreError
 
-_PACKED = b"1"
+_PLAIN, _PACKED = b"0", b"1"
 _LEVEL, _WINDOW, _MEMORY = 1, -12, 5
 _LONGEST = 64 * 1024 * 1024
 
@@ -26,24 +26,33 @@ _WORDS = (
     b'"history":{},"timers":[]},"updated_at":17,"claim":null,"last":{"call_id":"","tool":"","digest":"","principal":'
     b'null,"committed_at":17,"result":null,"keep_until":0.0},"last":null,"due":null,"expires_at":null}'
 )
+# What has looked at the words already; to look again for each text would take as long as all the rest.
+_PACKER = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, _WORDS)
 
 
 def pack(text: str) -> bytes:
     """Return a text as it is kept."""
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, _WORDS)
+    packer = _PACKER.copy()
     return _PACKED + packer.compress(text.encode()) + packer.flush()
 
 
+def keep(text: str) -> bytes:
+    """Return a text as it is kept when it is not worth packing."""
+    return _PLAIN + text.encode()
+
+
 def unpack(kept: bytes) -> str:
-    """Return the text that `pack` was given.
+    """Return the text that `pack` or `keep` was given.
 
     Raises:
-        StoreError: What is kept is nothing that `pack` returns.
+        StoreError: What is kept is nothing that they return.
     """
-    if kept[:1] != _PACKED:
+    if kept[:1] not in (_PLAIN, _PACKED):
         raise StoreError("Redis store: what is kept is of another version; upgrade mcpfusion")
-    unpacker = zlib.decompressobj(_WINDOW, _WORDS)
     try:
+        if kept[:1] == _PLAIN:
+            return kept[1:].decode()
+        unpacker = zlib.decompressobj(_WINDOW, _WORDS)
         text = unpacker.decompress(kept[1:], _LONGEST)
         if not unpacker.eof:
             raise zlib.error
