@@ -12,7 +12,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
-from mcpfusion.telemetry import SPECIALIST, STATE, TOOL, WORKFLOW, kind_of, trace_ids
+from mcpfusion.telemetry import SPECIALIST, STATE, TOOL, WORKFLOW, chain_of, kind_of, trace_ids
 
 Form = Literal["json", "text"]
 
@@ -68,7 +68,7 @@ def configure_logging(form: Form | None = None, level: str | None = None) -> Non
         level: The least level that is written, one of `LEVELS`. None: warnings, unless logging is set up already.
             Of libraries that repeat whole messages at `debug`, `info` is the least.
     """
-    if form is None and level is None and logging.getLogger().handlers:
+    if form is None and level is None and not all(map(_is_the_sdks, logging.getLogger().handlers)):
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
@@ -81,6 +81,17 @@ def configure_logging(form: Form | None = None, level: str | None = None) -> Non
     for name in _TALKATIVE:
         if logging.getLogger(name).level == logging.NOTSET:
             logging.getLogger(name).setLevel(max(logging.getLogger().level, logging.INFO))
+
+
+def _is_the_sdks(handler: logging.Handler) -> bool:
+    """Return whether a handler is the one that the SDK's `MCPServer` gives the root logger when it is made: nobody
+    asked for it, and it writes what exceptions say."""
+    console, form = getattr(handler, "console", None), handler.formatter
+    return (
+        type(handler).__module__ == "rich.logging"
+        and bool(getattr(console, "stderr", False) and getattr(handler, "rich_tracebacks", False))
+        and (form is None or (form.datefmt is None and form._fmt == "%(message)s"))  # pyright: ignore[reportPrivateUsage]
+    )
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -99,17 +110,8 @@ def _said(error: BaseException) -> str:
 
 
 def _told(error: BaseException) -> dict[str, Any]:
-    frames = traceback.extract_tb(error.__traceback__)
+    chain = chain_of(error)
+    frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
     told: dict[str, Any] = {"type": kind_of(error), "at": [f"{at.filename}:{at.lineno} {at.name}" for at in frames]}
-    safe = _safe(error)
-    return {**told, "message": str(safe)} if safe is not None else told
-
-
-def _safe(error: BaseException) -> BaseException | None:
-    """Return the first of an exception and its causes whose message may be logged."""
-    each: BaseException | None = error
-    for _ in range(5):
-        if each is None or getattr(each, "safe_to_log", False):
-            return each
-        each = each.__cause__ or each.__context__
-    return None
+    safe = next((each for each in chain if getattr(each, "safe_to_log", False)), None)
+    return told if safe is None else {**told, "message": str(safe)}

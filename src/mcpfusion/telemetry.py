@@ -266,14 +266,19 @@ def workflow_name(scope: str, handle: str) -> str:
     return "wf-" + hashlib.sha256(json.dumps([scope, handle]).encode()).hexdigest()[:12]
 
 
-def kind_of(error: BaseException) -> str:
-    """Return the names of an exception's type and of those it came from, without their messages."""
-    names: list[str] = []
+def chain_of(error: BaseException) -> list[BaseException]:
+    """Return an exception and those it came from, five at most; of a group's the first stands for it."""
+    found: list[BaseException] = []
     each: BaseException | None = error
-    while each is not None and len(names) < 5:
+    while each is not None and len(found) < 5:
         if isinstance(each, BaseExceptionGroup):
             each = cast("BaseExceptionGroup[BaseException]", each).exceptions[0]
             continue
-        names.append(type(each).__qualname__)
+        found.append(each)
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
-    return " from ".join(names)
+    return found
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the names of an exception's type and of those it came from, without their messages."""
+    return " from ".join(type(each).__qualname__ for each in chain_of(error))

@@ -129,6 +129,20 @@ async def test_a_server_of_another_kind_logs_alike_and_has_probes(kind: str, tmp
     assert any(line["level"] == "error" for line in lines), lines
 
 
+async def test_what_the_sdk_sets_up_by_itself_gives_nothing_away(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "server.py").write_text(THEIRS.replace("KIND", "MCPServer").replace("MODULE", "mcp.server"))
+    said = await said_by(tmp_path, start, "stdio", ERAS[1])
+    check_nothing_is_given_away(said)
+    assert re.search(r"^  \w+ from ValueError\n(    .*\n)*    \S*server\.py:\d+ submit$", said, re.M), said
+
+
+async def test_logging_that_the_file_sets_up_is_left_alone(tmp_path: Path, start: Start) -> None:
+    own = "import logging, sys\nlogging.basicConfig(format='MINE %(message)s', stream=sys.stderr)\n"
+    (tmp_path / "server.py").write_text(own + THEIRS.replace("KIND", "MCPServer").replace("MODULE", "mcp.server"))
+    said = await said_by(tmp_path, start, "stdio", ERAS[1])
+    assert said.startswith("MINE ")
+
+
 async def test_text_gives_nothing_away_either(tmp_path: Path, start: Start) -> None:
     (tmp_path / "server.py").write_text(OWN)
     said = await said_by(tmp_path, start, "http", ERAS[0], "--log-format", "text", "--log-level", "info")

@@ -94,7 +94,7 @@ class Handover:
         except HandoffError as error:
             if not self.gateway.has_active_handoff(conversation):
                 return None
-            raise MCPError(types.INTERNAL_ERROR, error.message) from None
+            raise MCPError(types.INTERNAL_ERROR, _said(error)) from None
         return self._paged([*tools, *self._dispatchers(by_id=False)], cursor)
 
     def _paged(self, tools: Sequence[Tool], cursor: str) -> dict[str, Any]:
@@ -286,9 +286,12 @@ async def _bounded(send: Send) -> None:
 
 def failed(error: HandoffError) -> ToolResult:
     """Return what a caller is answered whose handoff, or whose call through one, could not be done."""
-    if error.code == "STORE_UNAVAILABLE":
-        return error_result(error.code, f"{error.message} Retry after {RETRY_AFTER} s.", {"retryAfter": RETRY_AFTER})
-    return error_result(error.code, error.message)
+    data = {"retryAfter": RETRY_AFTER} if error.code == "STORE_UNAVAILABLE" else {}
+    return error_result(error.code, _said(error), data)
+
+
+def _said(error: HandoffError) -> str:
+    return f"{error.message} Retry after {RETRY_AFTER} s." if error.code == "STORE_UNAVAILABLE" else error.message
 
 
 def delegation_of(context: Context) -> Delegation | None:
