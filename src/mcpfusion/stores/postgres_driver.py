@@ -6,7 +6,7 @@ try:
     from psycopg import AsyncConnection, AsyncRawCursor, Error, Notify, OperationalError
     from psycopg.conninfo import conninfo_to_dict
     from psycopg.errors import ReadOnlySqlTransaction
-    from psycopg.pq import ConnStatus, ExecStatus
+    from psycopg.pq import ConnStatus, ExecStatus, Format
     from psycopg.pq.abc import PGresult
 except ImportError as error:
     raise StoreError("a postgresql:// store needs psycopg: pip install 'mcpfusion[postgres]'") from error
@@ -17,6 +17,7 @@ __all__ = [
     "ConnStatus",
     "Error",
     "ExecStatus",
+    "Format",
     "Notify",
     "OperationalError",
     "PGresult",

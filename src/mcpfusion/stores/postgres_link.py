@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from .postgres_driver import AsyncConnection, AsyncRawCursor, ConnStatus, ExecStatus, Notify, PGresult
+from .postgres_driver import AsyncConnection, AsyncRawCursor, ConnStatus, ExecStatus, Format, Notify, PGresult
 from .postgres_errors import failure
 
 T = TypeVar("T")
@@ -26,6 +26,11 @@ class Link:
 
     def __init__(self, connection: AsyncConnection[Row], generation: int = 0) -> None:
         self._connection = connection
+        # One for all statements, each of which is fetched before the next: to make one costs more than to use it.
+        self._cursor = connection.cursor()
+        self._cursor.format = Format.BINARY
+        self._poll = select.poll()
+        self._poll.register(connection.pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
         self._cut_off = False
         self.generation = generation
 
@@ -89,19 +94,14 @@ class Link:
 
     def is_quiet(self) -> bool:
         """Whether it can be used: whole, and with nothing to read. What a server says unasked is a farewell."""
-        pgconn = self._connection.pgconn
-        if pgconn.status != ConnStatus.OK:
-            return False
-        poll = select.poll()
-        poll.register(pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
-        return not poll.poll(0)
+        return self._connection.pgconn.status == ConnStatus.OK and not self._poll.poll(0)
 
     def close(self) -> None:
         """Close it, whatever it is doing."""
         self._connection.pgconn.finish()
 
     async def _fetch(self, statement: str, values: Sequence[Any]) -> list[Row]:
-        cursor = await self._connection.execute(statement.encode(), values, binary=True)
+        cursor = await self._cursor.execute(statement.encode(), values)
         return await cursor.fetchall() if _has_rows(cursor.pgresult) else []
 
     async def _within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T:

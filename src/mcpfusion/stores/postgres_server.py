@@ -9,11 +9,11 @@ import os
 import time
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 from weakref import finalize, ref
 
 import anyio
-from anyio.lowlevel import RunVar
 
 from .postgres_driver import OperationalError, ReadOnlySqlTransaction
 from .postgres_errors import INIT, explain, failure, is_full
@@ -60,6 +60,10 @@ class _Lane:
         self.idle: list[Link] = []
         self.open = 0
 
+    def serves(self, loop: AbstractEventLoop, process: int) -> bool:
+        """Whether it is that of an event loop in a process."""
+        return self._loop() is loop and self.process == process
+
     @property
     def is_over(self) -> bool:
         """Whether its event loop has come to its end."""
@@ -97,7 +101,7 @@ class PostgresServer:
         self._generation = 0
         self._sampled: tuple[float, float] | None = None
         self._lanes: list[_Lane] = []
-        self._lane_here: RunVar[_Lane] = RunVar("mcpfusion.stores.postgres")
+        self._adding = Lock()
         finalize(self, _close_lanes, self._lanes)
 
     def sql(self, text: str) -> str:
@@ -239,19 +243,16 @@ class PostgresServer:
 
     def _lane(self) -> _Lane:
         self._check_open()
-        try:
-            lane = self._lane_here.get()
-            if lane.process == os.getpid():
+        loop, process = get_running_loop(), os.getpid()
+        for lane in self._lanes:
+            if lane.serves(loop, process):
                 return lane
-        except LookupError:
-            pass
-        for other in self._lanes:
-            if other.is_over:
-                other.close_idle()
-        self._lanes[:] = [other for other in self._lanes if not other.is_over]
         lane = _Lane(self.url.pool_size)
-        self._lanes.append(lane)
-        self._lane_here.set(lane)
+        with self._adding:
+            for other in self._lanes:
+                if other.is_over:
+                    other.close_idle()
+            self._lanes[:] = [lane, *(other for other in self._lanes if not other.is_over)]
         return lane
 
 
