@@ -2,8 +2,8 @@
 
 A step is two writes, the claim and the commit with its line of history; what it is put beside is two bare writes of a
 record of the same size. As many workers as connections, each with a workflow of its own. PostgreSQL is set up as it
-comes and SQLite as the store does it, each write on the disk when it returns; Redis appends to its file, which it syncs
-every second.
+comes and SQLite as the store does it, each write on the disk when it returns; Redis appends to its file, which it
+syncs every second.
 
     python -m benchmarks.stores [--workers 10] [--rounds 7] [--seconds 1] [--engines sqlite,redis,postgres]
     python -m benchmarks.stores --no-disk    # Redis and PostgreSQL without their disks: the client's part shows most
