@@ -11,6 +11,10 @@ import pytest
 from mcp import Client
 from mcp.server.auth.provider import AccessToken
 
+from mcpfusion.cli.workflows.access import now_of
+from mcpfusion.gate import operator
+from mcpfusion.machine import Machine
+from mcpfusion.stores import open_store
 from tests.gate_identity.users import APPROVAL, AUTH, approvals, code, menu
 from tests.support.engines import ENGINES, Engine, shared_engine
 from tests.support.hearing import Heard
@@ -39,6 +43,7 @@ class Pair:
     """Two replicas, and the engine that they share."""
 
     engine: Engine
+    store: str
     here: str
     there: str
 
@@ -48,7 +53,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     engine = shared_engine(request.param)
     store = engine.new_store()
     with process(be_replica, store) as (here, _), process(be_replica, store) as (there, _):
-        yield Pair(engine, here, there)
+        yield Pair(engine, store, here, there)
 
 
 _numbers = itertools.count()
@@ -104,6 +109,28 @@ async def test_who_listens_on_another_replica_hears_of_his_own_menu_and_of_no_ot
         await stream.wait(2)
         await session.wait(2)
         assert (stream.count(), session.count(), uninvolved.count(), strangers.count()) == (2, 2, 0, 1)
+
+
+async def test_what_an_operator_does_is_heard(pair: Pair) -> None:
+    user = new_user("alice")
+    async with (
+        http_client(pair.here, MODERN, token=user) as mover,
+        listening(pair.here, MODERN, user) as (client, here),
+        listening(pair.there, SESSIONS, user, handle := new_user("A")) as (_, there),
+    ):
+        await step(mover, "submit", handle)
+        await here.wait(1)
+        await there.wait(1)
+        store = open_store(pair.store)
+        try:
+            (record,) = await store.find(handle)
+            data = Machine(APPROVAL).initial().to_json()
+            await operator.reset(store, record, snapshot=data, operator="olga", now=await now_of(store))
+        finally:
+            await store.aclose()
+        await here.wait(2)
+        await there.wait(2)
+        assert "approval.submit" in await menu(client)
 
 
 async def test_hundreds_of_steps_are_told_in_a_few_notifications(pair: Pair) -> None:

@@ -1,12 +1,26 @@
 """What an operator does to a workflow by hand: end a step that is in doubt, or put a workflow back."""
 
+import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from mcpfusion.gate import records
-from mcpfusion.stores.protocol import Claim, LastStep, Outcome, Step, VersionedFsmStateStore, Workflow
+from mcpfusion.gate.workflows import MENUS
+from mcpfusion.stores.protocol import (
+    Bus,
+    Claim,
+    LastStep,
+    Outcome,
+    Step,
+    StoreError,
+    VersionedFsmStateStore,
+    Workflow,
+)
+from mcpfusion.stores.relay import tell_now
+
+_log = logging.getLogger(__name__)
 
 
 class OperatorError(Exception):
@@ -101,4 +115,9 @@ async def _write(
     step = Step(before.scope, before.handle, before.state, after.state, event, tool, operator, "", now, outcome)
     if not await store.write(after, expected_version=before.version, step=step):
         raise OperatorError(f"workflow {before.handle!r} changed meanwhile; look again")
+    if isinstance(store, Bus):
+        try:
+            await tell_now(store, MENUS, before.scope, before.handle)
+        except StoreError:  # the step is written; who listens sees it with his next list
+            _log.warning("the running servers could not be told that the workflow moved")
     return after

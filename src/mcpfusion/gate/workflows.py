@@ -42,6 +42,9 @@ ATTEMPTS = 3
 _NEWEST = 100
 """Steps in which it is looked for one that was just written."""
 
+MENUS = "menus"
+"""The topic on which processes tell each other, by scope and handle, of workflows that moved."""
+
 CATCH_UP_LIMIT = 1000
 """Overdue timers that one load lets go off; the next load goes on from there."""
 

@@ -97,7 +97,7 @@ class Relay:
             return True
         is_told = False
         try:
-            await self._bus.publish([self._message(subject) for subject in untold])
+            await self._bus.publish([_message(self._origin, self._topic, subject) for subject in untold])
             is_told = True
         except Exception as error:
             if not self._is_away:
@@ -108,13 +108,6 @@ class Relay:
                 for subject in untold:
                     self._untold = _with(self._untold, subject)
         return is_told
-
-    def _message(self, subject: Subject | None) -> str:
-        def text(about: Subject | None) -> str:
-            return json.dumps([self._origin, self._topic, about], separators=(",", ":"))
-
-        message = text(subject)  # in ASCII, so that any text of a client's goes through any engine
-        return message if len(message) <= MESSAGE_LIMIT else text(None)
 
     async def _hear_all(self) -> None:
         while True:
@@ -160,6 +153,17 @@ class Relay:
             except Exception:
                 _log.exception("what changed in another process cannot be passed on")
             await anyio.sleep(TOGETHER)
+
+
+async def tell_now(bus: Bus, topic: str, *subject: str) -> None:
+    """Tell all processes that a subject changed, once, for those who have no relay. Raises as `Bus.publish` does."""
+    await bus.publish([_message("", topic, subject)])
+
+
+def _message(origin: str, topic: str, subject: Subject | None) -> str:
+    # In ASCII, so that any text of a client's goes through any engine.
+    message = json.dumps([origin, topic, subject], separators=(",", ":"))
+    return message if len(message) <= MESSAGE_LIMIT else json.dumps([origin, topic, None], separators=(",", ":"))
 
 
 def _with(subjects: dict[Subject | None, None], subject: Subject | None) -> dict[Subject | None, None]:

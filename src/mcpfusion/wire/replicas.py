@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from mcpfusion.gate.workflows import Moved
+from mcpfusion.gate.workflows import MENUS, Moved
 from mcpfusion.stores.protocol import Bus, VersionedFsmStateStore
 from mcpfusion.stores.relay import Relay
 from mcpfusion.wire.audience import Audience
@@ -24,7 +24,7 @@ class Replicas:
         if not isinstance(store, Bus):
             yield
             return
-        relay = Relay(store, "menus", self._audience.heard)
+        relay = Relay(store, MENUS, self._audience.heard)
         async with anyio.create_task_group() as group:
             await group.start(relay.run)
             self._relays.append(relay)

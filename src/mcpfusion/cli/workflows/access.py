@@ -3,13 +3,14 @@
 import getpass
 import json
 import shlex
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
 import click
 
-from mcpfusion.stores.protocol import StoreError, VersionedFsmStateStore, Workflow
+from mcpfusion.stores.protocol import EngineClock, StoreError, VersionedFsmStateStore, Workflow
 
 T = TypeVar("T")
 
@@ -86,6 +87,14 @@ def _is_subject(name: str, scope: str) -> bool:
     except ValueError:
         return False
     return isinstance(principal, list) and principal[2:] == [name]
+
+
+async def now_of(store: VersionedFsmStateStore) -> float:
+    """Return the time by which leases go, in seconds since the epoch: that of the engine, where it has a clock."""
+    if not isinstance(store, EngineClock):
+        return time.time()
+    await store.read("", "")  # any answer brings it along
+    return store.now()
 
 
 def operator() -> str:

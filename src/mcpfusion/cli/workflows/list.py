@@ -1,7 +1,5 @@
 """`mcpfusion workflows list`."""
 
-import time
-
 import click
 
 from mcpfusion.cli.workflows import access
@@ -31,12 +29,11 @@ def list_workflows(url: str, scope: str | None, state: str | None, in_doubt: boo
     """
     from mcpfusion.cli.workflows import text
 
-    now = time.time()
+    async def work(store: VersionedFsmStateStore) -> tuple[list[Workflow], float]:
+        now = await access.now_of(store)
+        return await _gather(store, scope, state, now if in_doubt else None, limit + 1), now
 
-    async def work(store: VersionedFsmStateStore) -> list[Workflow]:
-        return await _gather(store, scope, state, now if in_doubt else None, limit + 1)
-
-    found = access.with_store(url, work)
+    found, now = access.with_store(url, work)
     shown = found[:limit]
     if as_json:
         text.print_json([text.record_json(record, now) for record in shown])

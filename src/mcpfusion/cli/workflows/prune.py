@@ -2,7 +2,6 @@
 
 import re
 import sys
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -74,11 +73,11 @@ def prune(
 
     if state is not None and older_than is None:
         raise click.UsageError("--state goes with --older-than")
-    now = time.time()
-    before = now - expired_for
-    unmoved_since = None if older_than is None else now - older_than
 
     async def work(store: VersionedFsmStateStore) -> _Removed:
+        now = await access.now_of(store)
+        before = now - expired_for
+        unmoved_since = None if older_than is None else now - older_than
         count = _count if dry_run else _remove
         return await count(store, before, unmoved_since, state)
 

@@ -1,7 +1,5 @@
 """`mcpfusion workflows reset`."""
 
-import time
-
 import click
 
 from mcpfusion.cli.workflows import access
@@ -35,9 +33,8 @@ def reset(handle: str, url: str, scope: str | None, machine: str, state: str | N
     from mcpfusion.machine import UnknownStateError
 
     loaded = load_machine(machine)
-    now = time.time()
     try:
-        snapshot = loaded.initial(now=now) if state is None else loaded.restore_state(state)
+        restored = loaded.initial() if state is None else loaded.restore_state(state)
     except UnknownStateError as error:
         raise click.BadParameter(str(error), param_hint="--state") from error
 
@@ -45,6 +42,8 @@ def reset(handle: str, url: str, scope: str | None, machine: str, state: str | N
         from mcpfusion.gate.operator import reset
 
         record = await access.find(store, handle, scope)
+        now = await access.now_of(store)
+        snapshot = loaded.initial(now=now) if state is None else restored
         if not yes:
             click.confirm(_question(record, snapshot.state, now), abort=True, err=True)
         data = snapshot.to_json()

@@ -1,6 +1,5 @@
 """`mcpfusion workflows resolve`."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,7 +48,7 @@ def resolve(
         from mcpfusion.gate.operator import resolve_done, resolve_not_done
 
         record = await access.find(store, handle, scope)
-        who, now = access.operator(), time.time()
+        who, now = access.operator(), await access.now_of(store)
         if not done:
             return await resolve_not_done(store, record, operator=who, now=now)
         snapshot = _after(record, event, machine, now)

@@ -1,6 +1,5 @@
 """`mcpfusion workflows show`."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,12 +30,11 @@ def show(handle: str, url: str, scope: str | None, as_json: bool) -> None:
     Exit codes: 1 there is no such workflow, or several scopes have one; 2 wrong usage.
     """
 
-    async def work(store: VersionedFsmStateStore) -> tuple[Workflow, Sequence[Step]]:
+    async def work(store: VersionedFsmStateStore) -> tuple[Workflow, Sequence[Step], float]:
         record = await access.find(store, handle, scope)
-        return record, await store.history(record.scope, record.handle)
+        return record, await store.history(record.scope, record.handle), await access.now_of(store)
 
-    record, history = access.with_store(url, work)
-    now = time.time()
+    record, history, now = access.with_store(url, work)
     if as_json:
         _print_json(record, history, now)
     else:
