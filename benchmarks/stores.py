@@ -117,9 +117,9 @@ async def run_for(seconds: float, workers: int, carry_out: Step) -> Round:
 
 
 @asynccontextmanager
-async def bare(engine: str, place: str, workers: int) -> AsyncIterator[Step]:
+async def bare(engine: str, place: str, workers: int, connections: int) -> AsyncIterator[Step]:
     """Give the loop over the bare engine."""
-    async with getattr(engines, f"bare_{engine}")(place, workers) as compare_and_set:
+    async with getattr(engines, f"bare_{engine}")(place, workers, connections) as compare_and_set:
         yield pairs_of(compare_and_set, workers)
 
 
@@ -129,11 +129,15 @@ async def steps(how: argparse.Namespace, places: Mapping[str, Place]) -> None:
     out(f"{'':12}{'steps/s':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'bare':>12}{'ratio':>20}{'by CPU':>20}\n")
     for engine, place in places.items():
         async with AsyncExitStack() as stack:
-            store = open_store(place.url)
+            store = open_store(_with_connections(place.url, how.connections))
             stack.push_async_callback(store.aclose)
             ours = steps_of(store, how.workers)
             theirs = (
-                None if engine == "memory" else await stack.enter_async_context(bare(engine, place.bare, how.workers))
+                None
+                if engine == "memory"
+                else await stack.enter_async_context(
+                    bare(engine, place.bare, how.workers, how.connections or how.workers)
+                )
             )
             mine: list[Round] = []
             loops: list[Round] = []
@@ -144,6 +148,13 @@ async def steps(how: argparse.Namespace, places: Mapping[str, Place]) -> None:
                 if theirs is not None:
                     loops.append(await run_for(how.seconds, how.workers, theirs))
         _print_steps(engine, mine, loops)
+
+
+def _with_connections(url: str, connections: int | None) -> str:
+    name = {"redis": "max_connections", "postgresql": "mcpfusion_pool_size"}.get(url.partition("://")[0])
+    if name is None or connections is None:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{name}={connections}"
 
 
 def _print_steps(engine: str, mine: list[Round], bare: list[Round]) -> None:
@@ -219,7 +230,12 @@ async def pages(count: int, places: Mapping[str, Place]) -> None:
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description="Stores beside their own engines.")
-    parser.add_argument("--workers", type=int, default=10, help="steps at once, and connections (default: 10)")
+    parser.add_argument("--workers", type=int, default=10, help="steps at once (default: 10)")
+    parser.add_argument(
+        "--connections",
+        type=int,
+        help="connections of the store and of the bare loop (default: the store's own, and one for each worker)",
+    )
     parser.add_argument("--rounds", type=int, default=7, help="rounds for each (default: 7)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a round (default: 1 s)")
     parser.add_argument("--engines", default="memory,sqlite,redis,postgres", help="which, with commas between")
