@@ -1,15 +1,31 @@
-"""One connection to PostgreSQL: made ready, used within a time limit, cut when that is over."""
+"""One connection to PostgreSQL: made ready, used within a time limit, cut when that is over.
 
-import os
-import select
-import socket
+psycopg connects, speaks the protocol, and turns values into what it takes and back. Its cursors are passed by: one of
+them does more for a statement of ours than the server.
+"""
+
 from asyncio import get_running_loop
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from .postgres_driver import AsyncConnection, AsyncRawCursor, ConnStatus, ExecStatus, Format, Notify, PGresult
+import anyio
+
+from .postgres_driver import (
+    AsyncConnection,
+    ConnStatus,
+    ExecStatus,
+    Format,
+    Notify,
+    PGresult,
+    PyFormat,
+    Transformer,
+    error_from_result,
+    execute,
+    notifies,
+)
 from .postgres_errors import failure
+from .postgres_socket import Socket
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -26,11 +42,12 @@ class Link:
 
     def __init__(self, connection: AsyncConnection[Row], generation: int = 0) -> None:
         self._connection = connection
-        # One for all statements, each of which is fetched before the next: to make one costs more than to use it.
-        self._cursor = connection.cursor()
-        self._cursor.format = Format.BINARY
-        self._poll = select.poll()
-        self._poll.register(connection.pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
+        self._libpq = connection.pgconn
+        self._socket = Socket(self._libpq)
+        self._adapt = Transformer(connection)
+        self._prepared: dict[tuple[str, tuple[int, ...]], bytes] | None = None
+        self._heard: list[Notify] = []
+        connection.add_notify_handler(self._heard.append)
         self._cut_off = False
         self.generation = generation
 
@@ -42,11 +59,8 @@ class Link:
             StoreError: The server is too old.
             psycopg.Error: It cannot be reached, or refuses.
         """
-        connection = await AsyncConnection.connect(
-            **parameters, autocommit=True, prepare_threshold=None, cursor_factory=AsyncRawCursor
-        )
-        link = cls(connection, generation)
-        version = connection.info.server_version
+        link = cls(await AsyncConnection.connect(**parameters, autocommit=True), generation)
+        version = link.server_version
         if version < MINIMUM_VERSION:
             link.close()
             raise failure(f"the server is of version {version // 10_000}", "use PostgreSQL 13 or newer")
@@ -55,7 +69,7 @@ class Link:
     @property
     def backend(self) -> int:
         """The process id of the server's side, as it was told when connecting; a pooler makes one up."""
-        return self._connection.pgconn.backend_pid
+        return self._libpq.backend_pid
 
     @property
     def server_version(self) -> int:
@@ -65,11 +79,11 @@ class Link:
     @property
     def direct(self) -> bool:
         """Whether statements are prepared, as there is no pooler in between."""
-        return self._connection.prepare_threshold is not None
+        return self._prepared is not None
 
     def prepare_statements(self) -> None:
         """Plan each statement once. Not behind a pooler, which may hand the next one to another backend."""
-        self._connection.prepare_threshold = 0
+        self._prepared = {}
 
     async def execute(self, statement: str, values: Sequence[Any], seconds: float) -> list[Row]:
         """Return the rows of one statement, which commits by itself.
@@ -85,24 +99,63 @@ class Link:
 
     async def run_script(self, text: str, seconds: float) -> None:
         """Carry out several statements. Raises as `execute` does."""
-        await self._within(seconds, self._connection.execute(text.encode()))
+        self._libpq.send_query(text.encode())
+        await self._within(seconds, self._result())
 
     async def notified(self, seconds: float) -> list[str]:
         """Return the messages that came in, waiting for the first one up to so many seconds."""
-        came: list[Notify] = [each async for each in self._connection.notifies(timeout=seconds, stop_after=1)]
-        return [each.payload for each in came]
+        if not self._heard:
+            with anyio.move_on_after(seconds):
+                await self._socket.carry_out(notifies(self._libpq))
+        came = [each.payload for each in self._heard]
+        self._heard.clear()
+        return came
 
     def is_quiet(self) -> bool:
         """Whether it can be used: whole, and with nothing to read. What a server says unasked is a farewell."""
-        return self._connection.pgconn.status == ConnStatus.OK and not self._poll.poll(0)
+        return self._libpq.status == ConnStatus.OK and self._socket.is_quiet()
 
     def close(self) -> None:
-        """Close it, whatever it is doing."""
-        self._connection.pgconn.finish()
+        """Close it, whatever it is doing; that of another thread's event loop a moment later."""
+        if (loop := self._socket.belongs_to_another()) is None:
+            self._close()
+        else:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self._socket.forget()
+        self._libpq.finish()
 
     async def _fetch(self, statement: str, values: Sequence[Any]) -> list[Row]:
-        cursor = await self._cursor.execute(statement.encode(), values)
-        return await cursor.fetchall() if _has_rows(cursor.pgresult) else []
+        adapt = self._adapt
+        given = adapt.dump_sequence(values, [PyFormat.AUTO] * len(values))
+        types, formats = adapt.types or (), adapt.formats
+        if self._prepared is None:
+            self._libpq.send_query_params(statement.encode(), given, types, formats, Format.BINARY)
+        else:
+            name = self._prepared.get((statement, types)) or await self._prepare(statement, types)
+            self._libpq.send_query_prepared(name, given, formats, Format.BINARY)
+        result = await self._result()
+        if result.status != ExecStatus.TUPLES_OK:
+            return []
+        adapt.set_pgresult(result)
+        return adapt.load_rows(0, result.ntuples, tuple)
+
+    async def _prepare(self, statement: str, types: tuple[int, ...]) -> bytes:
+        assert self._prepared is not None
+        name = f"mcpfusion_{len(self._prepared)}".encode()
+        self._libpq.send_prepare(name, statement.encode(), types)
+        await self._result()
+        self._prepared[statement, types] = name
+        return name
+
+    async def _result(self) -> PGresult:
+        results = await self._socket.carry_out(execute(self._libpq))
+        for result in results:
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise error_from_result(result)
+        return results[-1]
 
     async def _within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T:
         timer = get_running_loop().call_later(max(seconds, 0.0), self._cut)
@@ -117,10 +170,4 @@ class Link:
 
     def _cut(self) -> None:
         self._cut_off = True
-        # libpq reads the end of the stream next, and fails. Its file descriptor stays its own to close.
-        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.pgconn.socket)) as other:
-            other.shutdown(socket.SHUT_RDWR)
-
-
-def _has_rows(result: PGresult | None) -> bool:
-    return result is not None and result.status == ExecStatus.TUPLES_OK
+        self._socket.shut_down()
