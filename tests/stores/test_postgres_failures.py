@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,8 +14,9 @@ import pytest
 from mcpfusion.stores import PostgresStore, StoreError, postgres_bus, postgres_schema, postgres_server
 from mcpfusion.stores.postgres_url import PostgresUrl
 
-from ..support import postgres_servers
+from ..support import postgres_servers, tls
 from ..support.postgres_servers import PostgresProcess
+from ..support.tls import certificate as certificate
 from .records import step, workflow
 
 pytestmark = pytest.mark.anyio
@@ -295,6 +297,21 @@ async def test_a_wrong_password(server: PostgresProcess):
 
 
 # the schema
+
+
+async def test_tls(server: PostgresProcess, store: PostgresStore, certificate: Path):
+    schema = f"mcpfusion_schema={store.server.url.schema}"
+    async with tls.in_front_of(server.port, certificate, asked=tls.POSTGRES) as port:
+        place = f"postgresql://postgres@localhost:{port}/postgres?{schema}"
+        async with aclosing(PostgresStore(f"{place}&sslmode=verify-full&sslrootcert={certificate}")) as good:
+            large = workflow(snapshot={"value": "draft", "context": {"text": "x" * 3_000_000}})
+            assert await good.write(large, expected_version=0)
+            assert await good.read("ann", "INV-1") == large
+            await good.publish(["hello"])
+        untrusted = f"{place}&sslmode=verify-full&sslrootcert=/dev/null"
+        async with aclosing(PostgresStore(untrusted)) as bad:
+            with pytest.raises(StoreError, match="certificate"):
+                await bad.read("ann", "INV-1")
 
 
 async def test_a_schema_is_never_made_silently(server: PostgresProcess):

@@ -1,12 +1,9 @@
 """A Redis server that is away, slow, full, closed to us, or not what it should be."""
 
-import asyncio
 import secrets
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +11,14 @@ from typing import Any
 import anyio
 import pytest
 import redis
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
 
 from mcpfusion.stores import RedisStore, StoreError, open_store
 from mcpfusion.stores.redis_url import RedisUrl
 from mcpfusion.swarm.open import open_swarm_stores
 
+from ..support import tls
 from ..support.redis_servers import Server, eventually, server
+from ..support.tls import certificate as certificate
 from .processes import run_script
 from .records import claim, last, step, workflow
 
@@ -416,45 +411,8 @@ def test_a_url_that_cannot_be_read_is_refused_at_once(url: str):
         assert caught.value.__cause__ is None or "s3cret" not in str(caught.value.__cause__)
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """A certificate for localhost, with its key in the same file."""
-    key = rsa.generate_private_key(65537, 2048)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    made = made.serial_number(1).not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
-    signed = made.add_extension(names, False).sign(key, hashes.SHA256())
-    path = tmp_path / "tls.pem"
-    form = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    pem = serialization.Encoding.PEM
-    path.write_bytes(key.private_bytes(pem, *form) + signed.public_bytes(pem))
-    return path
-
-
-@asynccontextmanager
-async def over_tls(server: Server, certificate: Path) -> AsyncIterator[int]:
-    """Speak TLS in front of a server, which may have been built without; yields the port."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate)
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-        writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs, ours = await asyncio.open_connection("127.0.0.1", server.port)
-        with suppress(OSError):
-            await asyncio.gather(pass_on(reader, ours), pass_on(theirs, writer))
-
-    async with await asyncio.start_server(serve, "localhost", 0, ssl=context) as front:
-        yield front.sockets[0].getsockname()[1]
-
-
 async def test_tls(redis_server: Server, certificate: Path):
-    async with over_tls(redis_server, certificate) as port:
+    async with tls.in_front_of(redis_server.port, certificate) as port:
         place = f"localhost:{port}/0"
         for good in (f"ssl_ca_certs={certificate}", "ssl_cert_reqs=none&ssl_check_hostname=false"):
             async with opened(f"rediss://{place}?{good}") as store:
