@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -148,6 +149,10 @@ def test_endless_nesting_is_refused():
         deep = [deep]
     with pytest.raises(StoreError, match="field snapshot cannot be kept as JSON"):
         encode_workflow(workflow(snapshot={"a": deep}))
+    itself: dict[str, Any] = {}
+    itself["a"] = MappingProxyType(itself)
+    with pytest.raises(StoreError, match="field snapshot cannot be kept as JSON"):
+        encode_workflow(workflow(snapshot=itself))
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))

@@ -293,7 +293,8 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
 
 
-_to_json = json.JSONEncoder(default=_mapping, allow_nan=False, separators=(",", ":")).encode
+# What holds itself is found by the depth of the recursion.
+_to_json = json.JSONEncoder(check_circular=False, default=_mapping, allow_nan=False, separators=(",", ":")).encode
 _from_json = json.JSONDecoder(parse_constant=_no_constant).decode
 
 _SURROGATE = "\\ud"

@@ -8,8 +8,7 @@ wait for its replicas are one round trip, and each event loop of the process has
 import os
 import time
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
@@ -179,31 +178,39 @@ class RedisServer:
                 turn.error = error
 
     async def _exchange(self, pool: Pool, turns: Sequence[Turn], deadline: float) -> None:
-        address = pool.address
+        link: Link | None = None
         sent = False
         try:
-            async with self._link(pool, deadline) as link:
-                commands = self._commands(address, turns, deadline)
-                sent = True
-                shield = any(turn.call.script is not None for turn in turns)
-                answers = await link.exchange(commands, deadline, shield=shield)
-        except Exception as error:
-            self._nodes.lost()
-            if len(self._clocks) > 1:
-                self._clocks.pop(address, None)
-            lost = isinstance(error, NotMasterError | ConnectionError | OSError) and not isinstance(
-                error, TimeoutError
-            )
-            for turn in turns:
-                # What was not sent may go another way, where there is one.
-                turn.again = lost and not turn.failed and (turn.repeatable if sent else self.url.kind != "single")
-                turn.failed = True
-                turn.asking = None
-                turn.error = None if turn.again else error
-            return
-        self._conclude(address, turns, answers)
-        if any(is_replaced(turn.error) for turn in turns):
+            link = await self._take(pool, deadline)
+            commands = self._commands(pool.address, turns, deadline)
+            sent = True
+            shield = any(turn.call.script is not None for turn in turns)
+            answers = await link.exchange(commands, deadline, shield=shield)
+        except BaseException as error:
+            if link is not None:
+                await link.close()
+            # What befell one connection has likely befallen those that wait as well.
             await pool.close_idle()
+            if not isinstance(error, Exception):
+                raise
+            self._fail(pool.address, turns, error, sent)
+            return
+        pool.idle.append(link)
+        self._conclude(pool.address, turns, answers)
+        if self._closed or any(is_replaced(turn.error) for turn in turns):
+            await pool.close_idle()
+
+    def _fail(self, address: Address, turns: Sequence[Turn], error: Exception, sent: bool) -> None:
+        self._nodes.lost()
+        if len(self._clocks) > 1:
+            self._clocks.pop(address, None)
+        lost = isinstance(error, NotMasterError | ConnectionError | OSError) and not isinstance(error, TimeoutError)
+        for turn in turns:
+            # What was not sent may go another way, where there is one.
+            turn.again = lost and not turn.failed and (turn.repeatable if sent else self.url.kind != "single")
+            turn.failed = True
+            turn.asking = None
+            turn.error = None if turn.again else error
 
     def _commands(self, address: Address, turns: Sequence[Turn], deadline: float) -> list[Command]:
         remaining = deadline - anyio.current_time()
@@ -270,22 +277,6 @@ class RedisServer:
         if found is None:
             raise failure("no node of the Cluster has this slot", "see its CLUSTER SLOTS")
         return found
-
-    @asynccontextmanager
-    async def _link(self, pool: Pool, deadline: float) -> AsyncGenerator[Link]:
-        link: Link | None = None
-        try:
-            link = await self._take(pool, deadline)
-            yield link
-        except BaseException:
-            if link is not None:
-                await link.close()
-            # What befell one connection has likely befallen those that wait as well.
-            await pool.close_idle()
-            raise
-        pool.idle.append(link)
-        if self._closed:
-            await pool.close_idle()
 
     async def _take(self, pool: Pool, deadline: float) -> Link:
         while pool.idle:
