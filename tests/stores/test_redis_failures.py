@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -155,9 +155,27 @@ async def test_connections_are_bounded(redis_server: Server):
     admin = redis_server.client()
     async with opened(redis_server.url() + "?max_connections=3&client_name=bounded") as store:
         async with anyio.create_task_group() as tasks:
-            for number in range(100):
+            for number in range(500):
                 tasks.start_soon(store.read, "ann", str(number))
         assert sum(each["name"] == "bounded" for each in admin.client_list()) == 3
+
+
+async def test_calls_of_the_same_moment_share_an_exchange(redis_server: Server):
+    """However many connections there are."""
+    admin = redis_server.client()
+
+    async def move(store: RedisStore, handle: str) -> None:
+        for version in range(30):
+            assert await store.write(workflow(version + 1, handle), expected_version=version)
+
+    async with opened(redis_server.url() + "?max_connections=10") as store:
+        await store.read("ann", "INV-1")
+        before = admin.info("stats")["total_reads_processed"]
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(move, store, str(number))
+        exchanges = admin.info("stats")["total_reads_processed"] - before
+    assert exchanges < 150
 
 
 async def test_a_connection_that_the_server_closed_is_not_used(redis_server: Server):
@@ -347,19 +365,30 @@ async def test_history_is_bounded(redis_server: Server, monkeypatch: pytest.Monk
 
 
 async def test_an_idle_workflow_is_small(redis_server: Server):
+    """After a step that is in its history, with an end; so many that what the server itself takes does not count."""
     admin = redis_server.client()
     admin.config_set("appendonly", "no")
-    handles = [f"wf_{number:032x}" for number in range(400)]
-    async with opened(redis_server.url()) as store:
-        await store.read("ann", "INV-1")
-        before = admin.info("memory")["used_memory"] - admin.info("memory")["mem_clients_normal"]
-        for handle in handles:
+    handles = [f"wf_{secrets.token_hex(16)}" for _ in range(4000)]
+
+    async def leave_idle(store: RedisStore, some: Sequence[str]) -> None:
+        for handle in some:
             done = last(call_id=secrets.token_hex(16), digest=secrets.token_hex(32), result=None)
             first = workflow(handle=handle, expires_at=time.time(), last=done, id=secrets.token_hex(8))
             moved = step(handle=handle, call_id=done.call_id, at=time.time())
             assert await store.write(first, expected_version=0, step=moved)
-        after = admin.info("memory")["used_memory"] - admin.info("memory")["mem_clients_normal"]
-    assert (after - before) / len(handles) - len(handles[0]) < 1000
+
+    def used() -> int:
+        told = admin.info("memory")
+        return told["used_memory"] - told["mem_clients_normal"]
+
+    async with opened(redis_server.url()) as store:
+        await store.read("ann", "INV-1")
+        before = used()
+        async with anyio.create_task_group() as tasks:
+            for at in range(20):
+                tasks.start_soon(leave_idle, store, handles[at::20])
+        each = (used() - before) / len(handles) - len(handles[0])
+    assert each < 1024, each
 
 
 def test_urls_are_read():

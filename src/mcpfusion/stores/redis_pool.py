@@ -75,8 +75,8 @@ class _Ride:
 class Pool:
     """The connections of one event loop to one server, and what waits to be sent.
 
-    Whoever finds a connection free sends all that waits. Others wait until they were taken along, or until it is
-    their turn to lead.
+    Who comes first sends at once. While something is under way, whoever comes waits for those who come at the same
+    moment, and one of them takes the others along; or, where no connection is free, until there is one.
 
     Args:
         address: Of the server.
@@ -91,7 +91,8 @@ class Pool:
         self.idle: list[Link] = []
         self._loop = get_running_loop()
         self._send = send
-        self._free = size
+        self._size = self._free = size
+        self._gathering = False
         self._waiting: deque[_Ride] = deque()
 
     async def send(self, turns: Sequence[Turn], deadline: float) -> None:
@@ -100,7 +101,7 @@ class Pool:
         Raises:
             TimeoutError: The time is over, and it is not known what became of them if they were taken along.
         """
-        if self._free:
+        if self._free == self._size:
             self._free -= 1
             try:
                 await self._send(self, turns, deadline)
@@ -109,10 +110,18 @@ class Pool:
             return
         ride = _Ride(turns, self._loop.create_future())
         self._waiting.append(ride)
+        if self._free and not self._gathering:
+            self._free -= 1
+            self._gathering = True
+            self._loop.call_soon(self._gathered)
         await self._wait(ride, deadline)
         if not ride.leads:
             return
         rides = self._take(ride)
+        if self._waiting and self._free:
+            # Whom there was no room for.
+            self._free -= 1
+            self._pass_on()
         try:
             await self._send(self, [turn for each in rides for turn in each.turns], deadline)
         finally:
@@ -154,6 +163,10 @@ class Pool:
             each.taken = True
         self._waiting = deque(each for each in self._waiting if not each.taken)
         return rides
+
+    def _gathered(self) -> None:
+        self._gathering = False
+        self._pass_on()
 
     def _pass_on(self) -> None:
         following = next((each for each in self._waiting if not each.leads), None)

@@ -9,7 +9,7 @@ import zlib
 from .protocol import StoreError
 
 _PLAIN, _PACKED = b"0", b"1"
-_LEVEL, _WINDOW, _MEMORY = 1, -12, 5
+_LEVEL, _WINDOW, _MEMORY = 3, -12, 5
 _LONGEST = 64 * 1024 * 1024
 
 # Never to be changed: what was packed with it is unpacked with it. Another one needs another first byte. What is
