@@ -15,7 +15,7 @@ from mcpfusion.stores import PostgresStore, StoreError, postgres_bus, postgres_s
 from mcpfusion.stores.postgres_url import PostgresUrl
 
 from ..support import postgres_servers, tls
-from ..support.postgres_servers import PostgresProcess
+from ..support.postgres_servers import PostgresProcess, end_backends
 from ..support.tls import certificate as certificate
 from .records import step, workflow
 
@@ -150,10 +150,7 @@ async def test_backends_that_are_ended_are_not_even_noticed(server: PostgresProc
                 tasks.start_soon(store.read, "ann", "INV-1")
 
     await reads()
-    ended = server.execute(
-        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'mcpfusion'"
-    )
-    assert len(ended) > 1
+    assert end_backends(server.url(), "application_name = 'mcpfusion'") > 1
     assert await store.write(workflow(), expected_version=0)
     await reads()
 
@@ -416,7 +413,7 @@ async def test_a_listener_is_told_that_it_may_have_missed_something(
         await until(1)
         await store.publish(["one"])
         await until(2)
-        server.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+        assert end_backends(server.url(), "query LIKE 'LISTEN%'")
         await until(3)
         await store.publish(["two"])
         await until(4)

@@ -15,6 +15,7 @@ from mcpfusion.stores import PostgresStore, postgres_socket
 from mcpfusion.stores.postgres_link import Link
 from mcpfusion.stores.postgres_url import PostgresUrl
 
+from ..support.postgres_servers import end_backends
 from ..support.postgres_servers import postgres_url as postgres_url
 from .records import step, workflow
 
@@ -79,8 +80,7 @@ async def test_what_is_said_unasked_is_looked_at_once(link: Link, postgres_url: 
     await link.execute("SELECT 1", (), 5)
     assert link.is_quiet()
     looks = 0
-    with psycopg.connect(postgres_url.partition("?")[0], autocommit=True) as other:
-        other.execute("SELECT pg_terminate_backend(%s, 5000)", (link.backend,))
+    end_backends(postgres_url.partition("?")[0], f"pid = {link.backend}")
     await anyio.sleep(0.1)
     assert looks == 1
     assert not link.is_quiet()

@@ -76,7 +76,7 @@ def _as_nobody() -> dict[str, Any]:
 def _template() -> Path:
     """A fresh data folder, to be copied."""
     data = _folder() / "data"
-    options = ["-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"]
+    options = ["-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-locale", "--no-sync"]
     command = [_binaries() / "initdb", "-D", data, *options]
     subprocess.run(command, check=True, capture_output=True, cwd="/", env={"TZ": "UTC"}, **_as_nobody())
     return data
@@ -189,6 +189,20 @@ class PostgresProcess:
                 os.kill(process, how)
             except ProcessLookupError:
                 continue
+
+
+def end_backends(url: str, condition: str) -> int:
+    """End the backends in pg_stat_activity that the condition is true of, and return how many when they are gone."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        ended = connection.execute(
+            f"SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE {condition}".encode()
+        ).fetchall()
+        pids = [pid for pid, _ in ended]
+        deadline = time.monotonic() + 5
+        while connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = ANY(%s)", (pids,)).fetchall():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    return len(pids)
 
 
 def _children(parent: int) -> list[int]:
