@@ -1,10 +1,13 @@
 """How the PostgreSQL store waits: what is large, what is said unasked, event loops of other threads."""
 
 import asyncio
+import gc
 import os
 import signal
+import socket
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
 import anyio
@@ -156,3 +159,45 @@ async def write(store: PostgresStore, number: int, version: int) -> None:
     handle = f"INV-{number}"
     moved = step(handle=handle)
     assert await store.write(workflow(version + 1, handle=handle), expected_version=version, step=moved)
+
+
+async def test_the_number_of_a_socket_that_ended_is_free_for_the_next_connection(link: Link, postgres_url: str):
+    number = link._libpq.socket
+    server = postgres_url.partition("?")[0]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, end_backends, server, f"pid = {link.backend}")
+        with pytest.raises(psycopg.OperationalError):
+            await link.execute("SELECT pg_sleep(10)", (), 5)
+    following = await Link.connect(PostgresUrl(postgres_url).parameters)
+    try:
+        assert following._libpq.socket == number
+        assert await following.execute("SELECT 1", (), 5) == [(1,)]
+        link._socket.shut_down()
+        link.close()
+        assert await following.execute("SELECT 2", (), 5) == [(2,)]
+    finally:
+        following.close()
+
+
+@pytest.mark.parametrize("how", ["out of time", "cancelled"])
+async def test_a_connection_that_was_not_made_is_closed(how: str):
+    """At once, and not when the garbage is collected: a server that shuts down waits for it."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        silent.settimeout(5)
+        url = f"postgresql://ann@127.0.0.1:{silent.getsockname()[1]}/db"
+        gc.disable()
+        try:
+            caught: BaseException | None = None
+            try:
+                with anyio.fail_after(0.3 if how == "cancelled" else 10):
+                    await Link.connect(PostgresUrl(url).parameters)
+            except (TimeoutError, psycopg.OperationalError) as error:
+                caught = error
+            assert caught is not None
+            client, _ = silent.accept()
+            client.settimeout(1)
+            with closing(client):
+                assert client.recv(1000)
+                assert client.recv(1000) == b""
+        finally:
+            gc.enable()

@@ -7,6 +7,7 @@ them does more for a statement of ours than the server.
 from asyncio import get_running_loop
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 import anyio
@@ -59,7 +60,12 @@ class Link:
             StoreError: The server is too old.
             psycopg.Error: It cannot be reached, or refuses.
         """
-        link = cls(await AsyncConnection.connect(**parameters, autocommit=True), generation)
+        try:
+            connection = await AsyncConnection.connect(**parameters, autocommit=True)
+        except BaseException as error:
+            _let_go(error)
+            raise
+        link = cls(connection, generation)
         version = link.server_version
         if version < MINIMUM_VERSION:
             link.close()
@@ -171,3 +177,13 @@ class Link:
     def _cut(self) -> None:
         self._cut_off = True
         self._socket.shut_down()
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Close what psycopg was connecting: it leaves that open, held by the places where the error was raised.
+
+    A server that shuts down waits for it.
+    """
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

@@ -12,7 +12,7 @@ from asyncio import AbstractEventLoop, Future, get_running_loop
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from .postgres_driver import PGconn, PQGen, Ready, Wait
+from .postgres_driver import ConnStatus, PGconn, PQGen, Ready, Wait
 
 T = TypeVar("T")
 
@@ -22,6 +22,7 @@ class Socket:
 
     def __init__(self, libpq: PGconn) -> None:
         self._loop = get_running_loop()
+        self._libpq = libpq
         self._number = libpq.socket
         self._poll = select.poll()
         self._poll.register(self._number, select.POLLIN | select.POLLHUP | select.POLLERR)
@@ -50,6 +51,8 @@ class Socket:
 
     def shut_down(self) -> None:
         """End it both ways. libpq reads the end next; the file descriptor stays its own to close."""
+        if self._libpq.status != ConnStatus.OK:
+            return
         with suppress(OSError), socket.socket(fileno=os.dup(self._number)) as other:
             other.shutdown(socket.SHUT_RDWR)
 
@@ -86,9 +89,16 @@ class Socket:
         try:
             wanted = next(work) if ready is None else work.send(ready)
         except StopIteration as end:
+            self._forget_if_closed()
             done.set_result(end.value)
         except Exception as error:
+            self._forget_if_closed()
             done.set_exception(error)
         else:
             if wanted & Wait.W:
                 self._loop.add_writer(self._number, self._writable)
+
+    def _forget_if_closed(self) -> None:
+        # libpq closes the socket of a connection that has ended, and its number is free for the next one.
+        if self._libpq.status != ConnStatus.OK:
+            self.forget()
