@@ -242,7 +242,8 @@ async def test_a_write_that_too_few_replicas_have(
         # It may be there all the same, which the gate finds by reading.
         assert await store.read("ann", "INV-1") == workflow()
         with server(tmp_path / "replica", "--replicaof", "127.0.0.1", str(redis_server.port)) as replica:
-            eventually(lambda: replica.client().info("replication")["master_link_status"] == "up")
+            admin = redis_server.client()
+            eventually(lambda: admin.set("followed", 1) and admin.wait(1, 1000) == 1)
             assert await store.write(workflow(2), expected_version=1)
             with redis.Redis(port=replica.port) as look:
                 assert any(look.scan_iter("mcpfusion:*"))
