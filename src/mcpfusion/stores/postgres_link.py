@@ -186,4 +186,5 @@ def _let_go(error: BaseException | None) -> None:
     """
     while error is not None:
         clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+        # What psycopg gives as the cause is its own; the context may be anybody's.
+        error = error.__cause__
