@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from mcpfusion.stores import RedisStore, StoreError, open_store
+from mcpfusion.stores.redis_pool import Call, Pool, Turn
 from mcpfusion.stores.redis_url import RedisUrl
 from mcpfusion.swarm.open import open_swarm_stores
 
@@ -176,6 +177,26 @@ async def test_calls_of_the_same_moment_share_an_exchange(redis_server: Server):
                 tasks.start_soon(move, store, str(number))
         exchanges = admin.info("stats")["total_reads_processed"] - before
     assert exchanges < 150
+
+
+async def test_who_finds_no_room_in_an_exchange_goes_in_another():
+    under_way: list[int] = []
+    all_go, go_on = anyio.Event(), anyio.Event()
+
+    async def exchange(pool: Pool, turns: Sequence[Turn], deadline: float) -> None:
+        under_way.append(len(turns))
+        if sum(under_way) == 250:
+            all_go.set()
+        await go_on.wait()
+
+    pool = Pool(("127.0.0.1", 9), 10, exchange)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(250):
+            tasks.start_soon(pool.send, [Turn(Call([], []), 0, False, False)], anyio.current_time() + 5)
+        with anyio.fail_after(3):
+            await all_go.wait()
+        assert under_way == [1, 100, 100, 49]
+        go_on.set()
 
 
 async def test_a_connection_that_the_server_closed_is_not_used(redis_server: Server):
